@@ -1,0 +1,71 @@
+//! The trait every backend implements.
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use crate::{
+    BackendError, ExecRequest, Execution, FileReply, FileRequest, SessionId, SessionInfo, SessionSpec,
+};
+
+/// What a backend can do at all, whatever the session. A caller asks here first; an operation outside it fails
+/// with [`BackendError::Unsupported`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    pub pty: bool,
+    pub files: bool,
+    pub writable_root: bool,
+    pub host_network: bool,
+    pub host_mounts: bool,
+    pub hard_disk_quota: bool,
+    /// A deadline ends one command's tree and leaves the rest of the box alone.
+    pub kill_one_command: bool,
+}
+
+/// What a sweep removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SweepReport {
+    /// Instances whose owner is gone and of which something was left.
+    pub instances: u32,
+    pub directories: u32,
+    pub cgroups: u32,
+}
+
+/// Makes boxes and runs commands in them.
+///
+/// Implementations are shared between tasks. Every method is safe to cancel: a dropped `start` leaves no box
+/// behind, a dropped [`Execution`] ends its command's tree. Methods on an unknown session fail with
+/// [`BackendError::SessionNotFound`].
+#[async_trait]
+pub trait Backend: Send + Sync + std::fmt::Debug {
+    fn name(&self) -> &'static str;
+
+    fn capabilities(&self) -> Capabilities;
+
+    /// Says whether the backend can be used now. Cheap enough to call on every health check.
+    async fn probe(&self) -> Result<(), BackendError>;
+
+    /// Makes a box. A second `start` of a live id is [`BackendError::SessionExists`].
+    async fn start(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError>;
+
+    /// Runs a command in a live box. A long-lived process is an exec without a timeout.
+    async fn exec(&self, session: &SessionId, request: ExecRequest) -> Result<Execution, BackendError>;
+
+    /// Works on files with the identity of the box's commands, inside the box's own root.
+    async fn files(&self, session: &SessionId, request: FileRequest) -> Result<FileReply, BackendError>;
+
+    /// True while the box's init lives.
+    async fn is_alive(&self, session: &SessionId) -> bool;
+
+    /// Ends everything in the box and removes what belongs to it alone. Idempotent: an unknown id is no error.
+    async fn stop(&self, session: &SessionId) -> Result<(), BackendError>;
+
+    /// Takes over sessions that outlived an earlier daemon; their ids. A backend whose boxes die with their
+    /// owner has none.
+    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError>;
+
+    /// Removes what dead instances of this backend left. Never touches a live instance.
+    async fn sweep(&self) -> Result<SweepReport, BackendError>;
+
+    /// Ends every box and releases everything the backend holds.
+    async fn shutdown(&self);
+}

@@ -1,0 +1,114 @@
+//! The argument tree, from which help, completions and the manual page are made.
+//!
+//! Clap's own errors leave with our code for a request that is not acceptable, not with clap's 2, which a
+//! command in the box could have returned as well; `-o json` has them as a document.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind as ClapKind;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::doctor::DoctorArgs;
+use crate::failure::{self, Failure};
+use crate::output;
+use crate::run::RunArgs;
+
+/// Run untrusted commands in a sandbox: no container engine, no virtual machine, no daemon.
+#[derive(Debug, Parser)]
+#[command(name = "sandcrate", version, propagate_version = false, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  sandcrate run -- python3 -c 'print(2**64)'      a throw-away box, the command's own exit code
+  sandcrate run -v .:/workspace -- make test      work on the current directory
+  sandcrate run -it -- bash                       look around inside
+  sandcrate doctor                                what this machine can enforce, and what to fix
+
+Environment:
+  SANDCRATE_STATE_DIR   where private storage of boxes lives
+                        [/var/lib/sandcrate for root, $XDG_STATE_HOME/sandcrate for others]
+  SANDCRATE_LOG         what is logged to stderr, such as `debug` or `sandcrate_jail=trace` [error]
+  NO_COLOR              no colours, also on a terminal")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run one command in a new box, and exit with its code
+    Run(Box<RunArgs>),
+    /// Say what this machine can enforce, and how to fix what it cannot
+    Doctor(DoctorArgs),
+    /// Print the completion script for a shell
+    #[command(after_help = "\
+Examples:
+  sandcrate completions bash > /etc/bash_completion.d/sandcrate
+  sandcrate completions zsh > ~/.zfunc/_sandcrate
+  sandcrate completions fish > ~/.config/fish/completions/sandcrate.fish")]
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page
+    #[command(after_help = "\
+Example:
+  sandcrate man > /usr/local/share/man/man1/sandcrate.1")]
+    Man,
+}
+
+/// How results are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people; `run` passes the command's streams through as they come
+    #[default]
+    Raw,
+    /// One JSON document on stdout at the end
+    Json,
+}
+
+/// Parses the arguments of this process. `Err` is the exit code after help, version or a complaint.
+pub(crate) fn parse() -> Result<Cli, ExitCode> {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    Cli::try_parse_from(&argv).map_err(|error| {
+        match error.kind() {
+            ClapKind::DisplayHelp | ClapKind::DisplayVersion => {
+                return output::print(&error.render().to_string());
+            }
+            _ if asks_for_json(&argv) => {
+                let text = error.render().to_string();
+                let failure = Failure::invalid(text.trim().trim_start_matches("error: "));
+                return failure::report(&failure.into(), OutputFormat::Json);
+            }
+            _ => {}
+        }
+        // Clap picks the stream and honours colours; there is nobody to tell when stderr is gone.
+        let _ = error.print();
+        ExitCode::from(failure::OUR_EXIT_CODE)
+    })
+}
+
+/// Whether the arguments before `--` ask for JSON: looked up by hand, because parsing has failed.
+fn asks_for_json(argv: &[OsString]) -> bool {
+    let ours: Vec<&str> = argv.iter().map_while(|arg| arg.to_str()).take_while(|arg| *arg != "--").collect();
+    ours.iter().any(|arg| matches!(*arg, "-ojson" | "-o=json" | "--output=json"))
+        || ours.windows(2).any(|pair| matches!(pair, ["-o" | "--output", "json"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_tree_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_recognised_before_the_separator_only() {
+        let asks = |args: &[&str]| asks_for_json(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        assert!(asks(&["sandcrate", "run", "-o", "json", "--bad"]));
+        assert!(asks(&["sandcrate", "run", "--output=json", "--", "ls"]));
+        assert!(!asks(&["sandcrate", "run", "--", "kubectl", "-o", "json"]));
+        assert!(!asks(&["sandcrate", "run", "-o", "raw"]));
+    }
+}

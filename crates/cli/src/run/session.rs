@@ -1,0 +1,140 @@
+//! One box from start to end, with the signals that reach us meanwhile.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use sandcrate_backend::{Backend, ExecControl, ExecExit, Execution, SessionInfo};
+
+use super::plan::{Input, Plan};
+use super::signals::{Asked, SIGINT, Signals};
+use super::streams::{self, AtEnd, Drained, Kept, Sink};
+use super::terminal::{self, RawTerminal};
+use crate::args::OutputFormat;
+use crate::native::{NativeBackend, NativeConfig};
+
+/// How long the orderly end of a box may take; the launcher cleans up after us in any case.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
+
+/// How a run ended, when it did not fail.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Exit(ExecExit),
+    /// A signal to us ended the box.
+    Signal(i32),
+    BrokenPipe,
+}
+
+/// What is known at the end.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) ending: Ending,
+    pub(super) session: Option<SessionInfo>,
+    pub(super) stdout: Kept,
+    pub(super) stderr: Kept,
+}
+
+impl Ended {
+    fn early(signal: i32) -> Self {
+        Self { ending: Ending::Signal(signal), session: None, stdout: Kept::default(), stderr: Kept::default() }
+    }
+}
+
+/// Why there is no [`Ended`]: the error, and the session where it got that far.
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub(super) error: anyhow::Error,
+    pub(super) session: Option<SessionInfo>,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Broken {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), session: None }
+    }
+}
+
+pub(super) async fn execute(plan: &Plan, config: NativeConfig) -> Result<Ended, Broken> {
+    let mut signals = Signals::install().context("installing signal handlers")?;
+    let backend = tokio::select! {
+        opened = NativeBackend::open(config) => opened?,
+        signal = signals.ending() => return Ok(Ended::early(signal)),
+    };
+    let result = in_backend(&backend, plan, &mut signals).await;
+    tokio::select! {
+        () = backend.shutdown() => {}
+        // A second Ctrl-C does not wait.
+        _ = signals.ending() => {}
+        () = tokio::time::sleep(SHUTDOWN_TIME) => tracing::warn!("the box did not end in time; left to the launcher"),
+    }
+    result
+}
+
+async fn in_backend(backend: &NativeBackend, plan: &Plan, signals: &mut Signals) -> Result<Ended, Broken> {
+    let session = tokio::select! {
+        started = backend.start(plan.spec.clone()) => started?,
+        signal = signals.ending() => return Ok(Ended::early(signal)),
+    };
+    match in_box(backend, plan, signals).await {
+        Ok((ending, stdout, stderr)) => Ok(Ended { ending, session: Some(session), stdout, stderr }),
+        Err(error) => Err(Broken { error, session: Some(session) }),
+    }
+}
+
+async fn in_box(
+    backend: &NativeBackend,
+    plan: &Plan,
+    signals: &mut Signals,
+) -> anyhow::Result<(Ending, Kept, Kept)> {
+    let mut execution = tokio::select! {
+        execution = backend.exec(&plan.spec.id, plan.request.clone()) => execution?,
+        signal = signals.ending() => return Ok((Ending::Signal(signal), Kept::default(), Kept::default())),
+    };
+    let on_terminal = plan.request.pty.is_some();
+    let raw = if on_terminal && plan.input == Input::Ours { RawTerminal::enter()? } else { None };
+    // Held to the end on a terminal without input: closing it would hang the terminal up.
+    let mut stdin = execution.take_stdin();
+    if plan.input == Input::Ours
+        && let Some(stdin) = stdin.take()
+    {
+        streams::feed(stdin, if on_terminal { AtEnd::TypeEof } else { AtEnd::Close })?;
+    }
+    let mut sink = match plan.format {
+        OutputFormat::Raw => Sink::Live,
+        OutputFormat::Json => Sink::Keep { stdout: Kept::default(), stderr: Kept::default() },
+    };
+    let ending = until_end(&mut execution, &mut sink, signals, on_terminal).await;
+    drop(raw);
+    drop(stdin);
+    let (stdout, stderr) = match sink {
+        Sink::Keep { stdout, stderr } => (stdout, stderr),
+        Sink::Live => (Kept::default(), Kept::default()),
+    };
+    Ok((ending?, stdout, stderr))
+}
+
+/// Moves output until the command ends, or a signal to us ends it.
+async fn until_end(
+    execution: &mut Execution,
+    sink: &mut Sink,
+    signals: &mut Signals,
+    on_terminal: bool,
+) -> anyhow::Result<Ending> {
+    let control = execution.controller();
+    let mut drained = std::pin::pin!(streams::drain(execution, sink));
+    loop {
+        let asked = tokio::select! {
+            drained = &mut drained => return drained.map(|drained| match drained {
+                Drained::Exit(exit) => Ending::Exit(exit),
+                Drained::BrokenPipe => Ending::BrokenPipe,
+            }),
+            asked = signals.next() => asked,
+        };
+        // `try_send`: a queue that is full has the same request in it already.
+        match asked {
+            Asked::Interrupt if on_terminal => drop(control.try_send(ExecControl::Signal(SIGINT))),
+            Asked::Interrupt => return Ok(Ending::Signal(SIGINT)),
+            Asked::End(signal) => return Ok(Ending::Signal(signal)),
+            Asked::Resize if on_terminal => drop(control.try_send(ExecControl::Resize(terminal::size()))),
+            Asked::Resize => {}
+        }
+    }
+}

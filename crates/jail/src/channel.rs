@@ -1,0 +1,163 @@
+//! Messages with file descriptors between the daemon, the launcher and a box's init.
+//!
+//! One SEQPACKET socket per pair of roles; a message is one packet, so it arrives whole or not at all, and the
+//! end of the peer is an end of file. What is too long for a packet (a command with thousands of variables)
+//! travels in a memfd beside it.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::MemfdFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// What fits comfortably into one packet; the socket's default buffer holds several.
+const INLINE_BYTES: usize = 32 << 10;
+/// An argument list beyond this is refused before it gets here.
+const SPILLED_BYTES: u64 = 64 << 20;
+/// Mounts of one session, its storage and the spilled body together stay below it (the kernel's own bound
+/// is 253).
+const MAX_FDS: usize = 96;
+
+const INLINE: u8 = 0;
+const SPILLED: u8 = 1;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Channel {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+}
+
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> Self {
+        channel.socket
+    }
+}
+
+impl Channel {
+    /// Two connected ends.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self { socket: a }, Self { socket: b }))
+    }
+
+    /// Sends one message.
+    pub fn send<M: Serialize>(&self, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
+        if body.len() < INLINE_BYTES {
+            return self.send_packet(&[IoSlice::new(&[INLINE]), IoSlice::new(&body)], fds);
+        }
+        let mut spill = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
+        spill.write_all(&body)?;
+        let mut all = fds.to_vec();
+        all.push(spill.as_fd());
+        self.send_packet(&[IoSlice::new(&[SPILLED])], &all)
+    }
+
+    fn send_packet(&self, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if fds.len() > MAX_FDS {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors in one message"));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "descriptors do not fit"));
+        }
+        sendmsg(&self.socket, parts, &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Receives one message; `None` when the peer is gone.
+    pub fn recv<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+        let mut packet = vec![0; INLINE_BYTES + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received =
+            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut packet)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let mut fds: Vec<OwnedFd> = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                fds.extend(received);
+            }
+        }
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(invalid("a message was cut off"));
+        }
+        let Some((kind, inline)) = packet[..received.bytes].split_first() else { return Ok(None) };
+        let message = if *kind == SPILLED {
+            let spill = File::from(fds.pop().ok_or_else(|| invalid("a spilled message without its body"))?);
+            postcard::from_bytes(&read_from_start(&spill)?)
+        } else {
+            postcard::from_bytes(inline)
+        };
+        Ok(Some((message.map_err(|_| invalid("a message that does not decode"))?, fds)))
+    }
+}
+
+fn read_from_start(mut spill: &File) -> io::Result<Vec<u8>> {
+    use std::io::Seek;
+    spill.rewind()?;
+    let mut body = Vec::new();
+    spill.take(SPILLED_BYTES).read_to_end(&mut body)?;
+    Ok(body)
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_whole_with_their_descriptors() {
+        let (a, b) = Channel::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        a.send(&("hello".to_owned(), 7_u32), &[file.as_fd(), file.as_fd()]).unwrap();
+        let ((text, number), fds): ((String, u32), _) = b.recv().unwrap().unwrap();
+        assert_eq!((text.as_str(), number, fds.len()), ("hello", 7, 2));
+    }
+
+    #[test]
+    fn a_message_longer_than_a_packet_is_spilled() {
+        let (a, b) = Channel::pair().unwrap();
+        let long = vec![7_u8; 5 << 20];
+        let file = tempfile::tempfile().unwrap();
+        a.send(&long, &[file.as_fd()]).unwrap();
+        let (received, fds): (Vec<u8>, _) = b.recv().unwrap().unwrap();
+        assert!(received == long, "5 MiB arrive unchanged");
+        assert_eq!(fds.len(), 1, "the body's own descriptor is not handed on");
+    }
+
+    #[test]
+    fn the_end_of_the_peer_is_the_end_of_the_stream() {
+        let (a, b) = Channel::pair().unwrap();
+        drop(a);
+        assert!(b.recv::<u32>().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_packet_that_is_not_a_message_is_an_error() {
+        let (a, b) = Channel::pair().unwrap();
+        rustix::net::send(&a, &[INLINE, 0xff, 0xff], SendFlags::empty()).unwrap();
+        assert_eq!(b.recv::<String>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,154 @@
+//! The generated /etc of a box: accounts of its own, and the few files of the host that programs need to find
+//! their libraries, certificates and alternatives. Nothing that names people, hosts or secrets.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use crate::identity::{BOX_USER, INIT_USER};
+
+/// Copied when the host has them: files, or directories as a whole.
+const COPIED: [&str; 24] = [
+    "alternatives", "bash.bashrc", "ca-certificates", "debian_version", "fonts", "gai.conf", "host.conf", "inputrc",
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "locale.alias", "locale.conf", "lsb-release",
+    "mime.types", "nanorc", "os-release", "perl", "pki", "protocols", "services", "ssl", "terminfo",
+];
+/// Copied too: version-specific directories of language runtimes.
+const COPIED_PREFIXES: [&str; 4] = ["java-", "python2", "python3", "openmpi"];
+/// Private keys and the like have no place in a box, wherever they lie.
+const NEVER: [&str; 1] = ["private"];
+/// A runaway directory of the host is not copied into every launcher's memory.
+const MAX_FILE_BYTES: u64 = 2 << 20;
+const MAX_DEPTH: u32 = 4;
+
+pub(crate) fn generate(host: &Path, out: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(host)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(text) = name.to_str() else { continue };
+        if COPIED.contains(&text) || COPIED_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
+            copy(&entry.path(), &out.join(text), 0)?;
+        }
+    }
+    for (name, content) in generated() {
+        let path = out.join(name);
+        let _ = fs::remove_file(&path);
+        fs::write(path, content)?;
+    }
+    Ok(())
+}
+
+fn generated() -> Vec<(&'static str, String)> {
+    let accounts = [
+        ("root", 0, "/root", "/bin/sh"),
+        ("box", BOX_USER, "/home/box", "/bin/sh"),
+        ("sandcrate-init", INIT_USER, "/", "/usr/sbin/nologin"),
+        ("nobody", 65534, "/", "/usr/sbin/nologin"),
+    ];
+    let passwd = accounts.iter().map(|(name, id, home, shell)| format!("{name}:x:{id}:{id}:{name}:{home}:{shell}\n"));
+    let groups = accounts.iter().map(|(name, id, ..)| {
+        let name = if *name == "nobody" { "nogroup" } else { name };
+        format!("{name}:x:{id}:\n")
+    });
+    vec![
+        ("passwd", passwd.collect()),
+        ("group", groups.collect()),
+        ("hostname", "sandbox\n".to_owned()),
+        ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n".to_owned()),
+        ("resolv.conf", String::new()),
+        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".to_owned()),
+        ("mtab", String::new()),
+        // A box's Python is nobody's system Python: what the distribution protects by marking it as
+        // externally managed is not there to be broken.
+        ("pip.conf", "[global]\nbreak-system-packages = true\ndisable-pip-version-check = true\n".to_owned()),
+        ("profile", "export PATH=\"${PATH:-/usr/local/bin:/usr/bin:/bin}\"\n".to_owned()),
+        ("machine-id", String::new()),
+    ]
+}
+
+fn copy(from: &Path, to: &Path, depth: u32) -> io::Result<()> {
+    let facts = fs::symlink_metadata(from)?;
+    if facts.is_symlink() {
+        let target = fs::read_link(from)?;
+        // A file of the same directory keeps its link; what leads out of /etc and /usr is copied.
+        if target.is_relative() || target.starts_with("/etc") || target.starts_with("/usr") {
+            return symlink(target, to);
+        }
+        return match fs::metadata(from) {
+            Ok(facts) if facts.is_file() => copy_file(from, to, facts.len()),
+            _ => Ok(()),
+        };
+    }
+    if facts.is_file() {
+        return copy_file(from, to, facts.len());
+    }
+    if !facts.is_dir() || depth == MAX_DEPTH {
+        return Ok(());
+    }
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if NEVER.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        }
+        match copy(&entry.path(), &to.join(entry.file_name()), depth + 1) {
+            // An unreadable file (rootless) is one the box could not read either.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn copy_file(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    // What others cannot read on the host, a box does not get either.
+    let readable = fs::metadata(from)?.permissions().mode() & 0o004 != 0;
+    if !readable || bytes > MAX_FILE_BYTES {
+        return Ok(());
+    }
+    match fs::read(from) {
+        Ok(content) => fs::write(to, content),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn accounts_are_generated_and_secrets_stay_out() {
+        let host = tempfile::tempdir().unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str, mode: u32| {
+            let path = host.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        put("passwd", "alice:x:501:20::/home/alice:/bin/zsh\n", 0o644);
+        put("shadow", "alice:secret", 0o640);
+        put("hosts", "10.0.0.1 database.internal\n", 0o644);
+        put("ssl/certs/ca.pem", "certificate", 0o644);
+        put("ssl/private/key.pem", "key", 0o644);
+        put("ssl/hidden.pem", "key", 0o600);
+        put("gitconfig", "token", 0o644);
+        put("ld.so.conf.d/x.conf", "/usr/lib/x", 0o644);
+        symlink("/etc/alternatives/java", host.path().join("services")).unwrap();
+        generate(host.path(), out.path()).unwrap();
+        let read = |name: &str| fs::read_to_string(out.path().join(name)).unwrap_or_default();
+        assert!(read("passwd").contains("box:x:1000:1000:") && !read("passwd").contains("alice"));
+        assert!(!read("hosts").contains("internal"));
+        assert_eq!(read("ssl/certs/ca.pem"), "certificate");
+        assert_eq!(read("ld.so.conf.d/x.conf"), "/usr/lib/x");
+        assert!(read("pip.conf").contains("break-system-packages"));
+        for absent in ["shadow", "gitconfig", "ssl/private", "ssl/hidden.pem"] {
+            assert!(!out.path().join(absent).exists(), "{absent}");
+        }
+        assert!(out.path().join("services").is_symlink());
+    }
+}

@@ -1,0 +1,191 @@
+//! The second phase: the session's own mounts, then everything init no longer needs is given up and looked for.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::symlink;
+
+use rustix::fs::{CWD, Mode, OFlags, open};
+use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
+use rustix::process::{DumpableBehavior, Resource, Rlimit as Bound, Signal, getrlimit, setrlimit};
+use rustix::thread::CapabilitySet;
+use sandcrate_protocol::{Control, Enforcement, State};
+use sandcrate_sys::mount::{Reach, set_attributes};
+
+use super::{Filters, path_walk, prepare::mount_terminals};
+use crate::identity::{BOX_USER, IdMapping};
+use crate::message::{Failure, Step};
+use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, attach_on, clone_at, detach, make_tmpfs};
+use crate::plan::{Access, MountSource, NetworkMode, Plan, PlannedMount, Rlimit, RootMode, StorageKind};
+use crate::template::Template;
+use crate::{landlock_rules, privileges};
+
+const STORAGE: &str = "/.storage";
+
+pub(super) fn finish(
+    plan: &Plan,
+    mounts: Vec<OwnedFd>,
+    run_directory: Option<&OwnedFd>,
+    template: &Template,
+    filters: &Filters,
+) -> Result<Enforcement, Failure> {
+    let mut record = Enforcement::new();
+    resize("/tmp", plan.tmp_bytes)?;
+    resize("/dev/shm", plan.shm_bytes)?;
+    if plan.user != BOX_USER {
+        mount_terminals("/dev/pts", plan.user)?;
+    }
+    place_mounts(plan, mounts)?;
+    if plan.root == RootMode::ReadOnly {
+        let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).step("opening the root")?;
+        set_attributes(root.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("making the root read-only")?;
+    }
+    set_rlimits(plan, &mut record)?;
+    // Not before the mounts: a restricted process may not mount. Not after the drop: it needs no privilege, but
+    // opens the places it names.
+    let (state, by) = landlock_rules::restrict(&plan.writable, run_directory.map(AsFd::as_fd))?;
+    record.record(Control::Landlock, state, by);
+    let keep = kept_capabilities(plan.mapping);
+    privileges::drop_to(keep)?;
+    // Cleared by every change of ids, so after the last one; the launcher's end is seen on the channel too.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("tying to the launcher")?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).step("closing to tracers")?;
+    sandcrate_sys::seccomp::load(&filters.init).step("loading the seccomp filter")?;
+    privileges::verify(keep)?;
+    report(plan, template, &mut record);
+    Ok(record)
+}
+
+/// What PID 1 needs to start commands as another user and to end them; nothing when it is the same user.
+pub(super) fn kept_capabilities(mapping: IdMapping) -> CapabilitySet {
+    match mapping {
+        IdMapping::Range => CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL,
+        IdMapping::Single { .. } => CapabilitySet::empty(),
+    }
+}
+
+fn resize(path: &str, bytes: u64) -> Result<(), Failure> {
+    let resize = || {
+        let context = fspick(CWD, path, FsPickFlags::FSPICK_CLOEXEC)?;
+        fsconfig_set_string(&context, "size", bytes.to_string())?;
+        fsconfig_reconfigure(&context)
+    };
+    resize().step(format!("sizing {path}"))
+}
+
+fn place_mounts(plan: &Plan, mounts: Vec<OwnedFd>) -> Result<(), Failure> {
+    let mut handed = mounts.into_iter();
+    let mut next = |what: &str| {
+        handed.next().ok_or_else(|| Failure { step: format!("the mount of {what} was not handed in"), errno: libc::EBADF })
+    };
+    let storage = match plan.storage {
+        StorageKind::Mounted => next("the storage")?,
+        StorageKind::Memory { bytes, inodes } => {
+            make_tmpfs(bytes, inodes, "755", PLAIN).step("making the storage in memory")?
+        }
+    };
+    attach(&storage, STORAGE).step("attaching the storage")?;
+    if plan.storage != StorageKind::Mounted {
+        for directory in plan.storage_directories() {
+            fs::create_dir(format!("{STORAGE}/{directory}")).step(format!("making {directory}"))?;
+        }
+    }
+    let overlays = plan.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Overlay { .. }));
+    let overlays = overlays.map(|mount| next(&mount.target)).collect::<Result<Vec<_>, _>>()?;
+    let requested: Vec<OwnedFd> = handed.collect();
+    for mount in &plan.mounts {
+        place(mount, &overlays, &requested, plan.user)?;
+    }
+    if plan.root == RootMode::Writable {
+        furnish_var()?;
+    }
+    detach(STORAGE).step("detaching the storage")?;
+    fs::remove_dir(STORAGE).step("removing the storage's place")
+}
+
+fn place(mount: &PlannedMount, overlays: &[OwnedFd], requested: &[OwnedFd], user: u32) -> Result<(), Failure> {
+    let target = &mount.target;
+    let missing = || Failure { step: format!("the mount of {target} was not handed in"), errno: libc::EBADF };
+    let cloned;
+    let source = match &mount.source {
+        MountSource::Storage { directory } => {
+            cloned = clone_at(CWD, format!("{STORAGE}/{directory}"), Reach::One).step(format!("cloning {directory}"))?;
+            &cloned
+        }
+        MountSource::Overlay { index } => overlays.get(*index).ok_or_else(missing)?,
+        MountSource::Requested { index } => requested.get(*index).ok_or_else(missing)?,
+    };
+    let attributes = if mount.access == Access::ReadOnly { PLAIN_READ_ONLY } else { PLAIN };
+    set_attributes(source.as_fd(), Reach::One, attributes, None).step(format!("protecting {target}"))?;
+    let place = path_walk::mount_point(target, mount.kind, user).step(format!("finding the mount target {target}"))?;
+    attach_on(source, &place).step(format!("mounting {target}"))
+}
+
+/// A writable root has an empty /var of its own.
+fn furnish_var() -> Result<(), Failure> {
+    for directory in ["/var/cache", "/var/lib", "/var/log", "/var/spool"] {
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            other => other.step(format!("making {directory}"))?,
+        }
+    }
+    for (link, target) in [("/var/tmp", "../tmp"), ("/var/run", "../run")] {
+        match symlink(target, link) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            other => other.step(format!("linking {link}"))?,
+        }
+    }
+    Ok(())
+}
+
+fn set_rlimits(plan: &Plan, record: &mut Enforcement) -> Result<(), Failure> {
+    for limit in &plan.rlimits {
+        let resource = match limit.resource {
+            Rlimit::Core => Resource::Core,
+            Rlimit::OpenFiles => Resource::Nofile,
+            Rlimit::LockedMemory => Resource::Memlock,
+            Rlimit::MessageQueues => Resource::Msgqueue,
+            Rlimit::RealtimePriority => Resource::Rtprio,
+            Rlimit::Nice => Resource::Nice,
+            Rlimit::PendingSignals => Resource::Sigpending,
+            Rlimit::Processes => Resource::Nproc,
+            Rlimit::Data => Resource::Data,
+        };
+        // What we have may be less than what was asked for, and cannot be raised.
+        let value = getrlimit(resource).maximum.map_or(limit.value, |most| most.min(limit.value));
+        let bound = Bound { current: Some(value), maximum: Some(value) };
+        setrlimit(resource, bound).step(format!("limiting {:?}", limit.resource))?;
+    }
+    record.enforced(Control::Rlimits, "open files, locked memory, message queues, pending signals bounded; no core dumps");
+    Ok(())
+}
+
+fn report(plan: &Plan, template: &Template, record: &mut Enforcement) {
+    match plan.mapping {
+        IdMapping::Range => record.enforced(
+            Control::Identity,
+            format!("user namespace: commands are box uid {}, host uid {}", plan.user, plan.mapping.host_uid(plan.user)),
+        ),
+        IdMapping::Single { uid, .. } => record.degraded(
+            Control::Identity,
+            format!("user namespace with one id: commands, init and files are host uid {uid}; seccomp keeps commands off init"),
+        ),
+    }
+    record.enforced(Control::Namespaces, "user, mount, pid, ipc, uts and cgroup namespaces of its own; nesting forbidden");
+    record.enforced(
+        Control::Filesystem,
+        match plan.root {
+            RootMode::ReadOnly => "own root of the host's /usr, read-only, and a generated /etc; nosuid and nodev on every mount",
+            RootMode::Writable => "own root; changes go to an overlay on the session's storage; nosuid and nodev on every mount",
+        },
+    );
+    record.enforced(Control::ProcMasks, format!("own procfs, settings read-only, {} files covered", template.masks.len()));
+    record.enforced(Control::Capabilities, "none; bounding set empty, no_new_privs, secure bits locked, read back");
+    record.enforced(Control::Seccomp, "allow list; other calls get an error, foreign architectures are killed");
+    record.enforced(Control::NoSetuid, "seccomp refuses every form of setting the bits; every mount is nosuid");
+    match plan.network {
+        NetworkMode::Off => record.enforced(Control::Network, "empty network namespace with loopback; unix and inet sockets only"),
+        NetworkMode::Host => record.absent(Control::Network, "the host's network, as asked for"),
+    }
+    let shared = format!("/tmp {} MiB, /dev/shm {} MiB, charged to the box's memory", plan.tmp_bytes >> 20, plan.shm_bytes >> 20);
+    record.record(Control::Tmpfs, State::Enforced, shared);
+}

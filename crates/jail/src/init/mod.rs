@@ -1,0 +1,86 @@
+//! PID 1 of a box: builds its root, drops what it no longer needs, proves it, then starts and reaps commands.
+//!
+//! It is a fork of the launcher without an exec, in all the box's namespaces. Two phases, because everything
+//! that no session changes is done ahead of time: `prepare` (root, /proc, /dev) and `finish` (the session's own
+//! mounts, then the drop). Untrusted code runs only after the second.
+
+mod command;
+mod files;
+mod finish;
+mod path_walk;
+mod prepare;
+mod serve;
+
+pub use command::EXECUTING;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use sandcrate_sys::fd::close_all_but;
+use sandcrate_sys::process::{SingleThreaded, exit_now};
+use sandcrate_sys::seccomp::Instruction;
+
+use crate::channel::Channel;
+use crate::identity::IdMapping;
+use crate::message::{Failure, InitReply, InitRequest, Step};
+use crate::plan::NetworkMode;
+use crate::template::Template;
+
+/// What the launcher leaves its child.
+#[derive(Debug)]
+pub(crate) struct Inheritance {
+    pub(crate) control: Channel,
+    /// Readable when the id maps are written; at its end the launcher is gone.
+    pub(crate) go: OwnedFd,
+    /// v1 `tasks` files that init joins by itself.
+    pub(crate) tasks: Vec<OwnedFd>,
+    /// The v2 directory below which init makes a cgroup for each command.
+    pub(crate) run_directory: Option<OwnedFd>,
+    pub(crate) mapping: IdMapping,
+    pub(crate) network: NetworkMode,
+}
+
+/// The seccomp filters, compiled once by the launcher.
+#[derive(Debug)]
+pub(crate) struct Filters {
+    pub(crate) init: Vec<Instruction>,
+    pub(crate) command: Vec<Instruction>,
+}
+
+/// The life of PID 1.
+pub(crate) fn run(proof: SingleThreaded, inheritance: Inheritance, template: &Template, filters: &Filters) -> ! {
+    let mut keep = vec![inheritance.control.as_fd(), inheritance.go.as_fd()];
+    keep.extend(inheritance.tasks.iter().map(AsFd::as_fd));
+    keep.extend(inheritance.run_directory.as_ref().map(AsFd::as_fd));
+    // The launcher forks without exec, so close-on-exec does nothing: boxes must not hold each other's sockets.
+    if close_all_but(&proof, &keep).is_err() {
+        exit_now(1);
+    }
+    let control = inheritance.control.as_fd().try_clone_to_owned().map(Channel::from);
+    if let Err(failure) = live(proof, inheritance, template, filters)
+        && let Ok(control) = control
+    {
+        let _ = control.send(&InitReply::Failed { failure }, &[]);
+    }
+    exit_now(0)
+}
+
+fn live(
+    proof: SingleThreaded,
+    inheritance: Inheritance,
+    template: &Template,
+    filters: &Filters,
+) -> Result<(), Failure> {
+    prepare::prepare(&proof, &inheritance, template)?;
+    let Inheritance { control, run_directory, mapping, .. } = inheritance;
+    control.send(&InitReply::Prepared, &[]).step("reporting to the daemon")?;
+    let plan = match control.recv::<InitRequest>().step("waiting for a session")? {
+        Some((InitRequest::Configure { plan }, mounts)) => {
+            let enforcement = finish::finish(&plan, mounts, run_directory.as_ref(), template, filters)?;
+            control.send(&InitReply::Configured { enforcement }, &[]).step("reporting to the daemon")?;
+            plan
+        }
+        // A prepared box that nobody claimed.
+        _ => return Ok(()),
+    };
+    serve::serve(proof, control, run_directory, mapping, &plan, &filters.command)
+}

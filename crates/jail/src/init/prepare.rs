@@ -1,0 +1,132 @@
+//! The first phase: what all boxes have in common. The order is the point of this file; each step says why it
+//! stands where it does.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::symlink;
+
+use rustix::fs::CWD;
+use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
+use sandcrate_sys::process::{SingleThreaded, unshare};
+
+use super::Inheritance;
+use crate::identity::{BOX_USER, IdMapping, become_ids};
+use crate::message::{Failure, Step};
+use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make, make_tmpfs};
+use crate::plan::NetworkMode;
+use crate::template::Template;
+
+/// Where the launcher's namespace has room for a new root.
+const ROOT: &str = "/root";
+/// Sizes until the session says its own; small, because a prepared box may never be used.
+const UNCLAIMED_TMPFS: u64 = 1 << 20;
+/// Directories, links and mount points; nothing is stored in it.
+const ROOT_BYTES: u64 = 1 << 20;
+const DIRECTORIES: [&str; 20] = [
+    "usr", "etc", "dev", "proc", "tmp", "workspace", "home", "home/box", "root", "run", "opt", "srv", "mnt", "media",
+    "var", "var/cache", "var/lib", "var/log", "var/spool", ".storage",
+];
+
+pub(super) fn prepare(proof: &SingleThreaded, inheritance: &Inheritance, template: &Template) -> Result<(), Failure> {
+    wait_for_maps(inheritance)?;
+    join_cgroups(inheritance)?;
+    take_identity(inheritance.mapping)?;
+    // After the joins: the namespace is rooted where its maker stands.
+    unshare(proof, libc::CLONE_NEWCGROUP).step("making a cgroup namespace")?;
+    rustix::system::sethostname(b"sandbox").step("naming the host")?;
+    if inheritance.network == NetworkMode::Off {
+        sandcrate_sys::loopback::bring_up().step("bringing up loopback")?;
+    }
+    // After the identity: a tmpfs belongs to the user who makes it.
+    build_root(inheritance.mapping, template)?;
+    mount_proc(template)?;
+    mount_terminals(&format!("{ROOT}/dev/pts"), BOX_USER)?;
+    for place in ["tmp", "dev/shm"] {
+        let tmpfs = make_tmpfs(UNCLAIMED_TMPFS, 16384, "1777", PLAIN).step(format!("making /{place}"))?;
+        attach(&tmpfs, format!("{ROOT}/{place}")).step(format!("attaching /{place}"))?;
+    }
+    // Last: a new procfs may only be mounted while the host's is visible, which it is until here.
+    enter_root(ROOT).step("entering the root")
+}
+
+fn wait_for_maps(inheritance: &Inheritance) -> Result<(), Failure> {
+    let go = inheritance.go.try_clone().step("waiting for the launcher")?;
+    fs::File::from(go).read_exact(&mut [0]).step("waiting for the launcher")
+}
+
+/// A process that moves itself by `tasks` takes no global lock; being moved by another waits for a grace period
+/// of the whole machine.
+fn join_cgroups(inheritance: &Inheritance) -> Result<(), Failure> {
+    for tasks in &inheritance.tasks {
+        let tasks = tasks.try_clone().step("joining a cgroup")?;
+        fs::File::from(tasks).write_all(b"0").step("joining a cgroup")?;
+    }
+    Ok(())
+}
+
+fn take_identity(mapping: IdMapping) -> Result<(), Failure> {
+    if mapping == IdMapping::Range {
+        rustix::thread::set_thread_groups(&[]).step("leaving supplementary groups")?;
+    }
+    // No capability is lost: before and after, the ids are not those of the namespace's root.
+    become_ids(mapping.init_user(), mapping.init_user()).step("becoming init's user")
+}
+
+fn build_root(mapping: IdMapping, template: &Template) -> Result<(), Failure> {
+    let (size, mut options) = (ROOT_BYTES.to_string(), vec![("nr_inodes", "1024"), ("mode", "755")]);
+    options.push(("size", size.as_str()));
+    if mapping == IdMapping::Range {
+        options.extend([("uid", "0"), ("gid", "0")]);
+    }
+    let root = make(c"tmpfs", options, PLAIN).step("making the root")?;
+    attach(&root, ROOT).step("attaching the root")?;
+    rustix::process::umask(0o022.into());
+    for directory in DIRECTORIES.iter().copied().chain(template.system_directories.iter().map(String::as_str)) {
+        fs::create_dir(format!("{ROOT}/{directory}")).step(format!("making /{directory}"))?;
+    }
+    let links = template.links.iter().map(|(link, target)| (link.as_str(), target.as_str()));
+    for (link, target) in links.chain([("var/tmp", "../tmp"), ("var/run", "../run")]) {
+        symlink(target, format!("{ROOT}/{link}")).step(format!("linking /{link}"))?;
+    }
+    for (name, reach) in [("usr", Reach::Tree), ("etc", Reach::One), ("dev", Reach::Tree)] {
+        place_template(name, reach)?;
+    }
+    template.system_directories.iter().try_for_each(|name| place_template(name, Reach::Tree))
+}
+
+fn place_template(name: &str, reach: Reach) -> Result<(), Failure> {
+    let mount = clone_at(CWD, format!("/template/{name}"), reach).step(format!("cloning /{name}"))?;
+    if name == "etc" {
+        // A directory of the launcher's own tmpfs, not a mount with attributes of its own.
+        set_attributes(mount.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("protecting /etc")?;
+    }
+    attach(&mount, format!("{ROOT}/{name}")).step(format!("attaching /{name}"))
+}
+
+/// A procfs of the box's own, its settings read-only, its tell-tale files covered.
+fn mount_proc(template: &Template) -> Result<(), Failure> {
+    let attributes = MountAttributes { no_exec: true, ..PLAIN };
+    let proc = make(c"proc", [], attributes).step("making /proc")?;
+    attach(&proc, format!("{ROOT}/proc")).step("attaching /proc")?;
+    // A second line behind seccomp: no user namespace can be made inside this one.
+    fs::write(format!("{ROOT}/proc/sys/user/max_user_namespaces"), "0").step("forbidding nested user namespaces")?;
+    let read_only = MountAttributes { read_only: true, ..attributes };
+    let sys = clone_with(format!("{ROOT}/proc/sys"), Reach::One, read_only).step("cloning /proc/sys")?;
+    attach(&sys, format!("{ROOT}/proc/sys")).step("protecting /proc/sys")?;
+    for mask in &template.masks {
+        let cover = if mask.directory { "/empty" } else { "/blank" };
+        let cover = clone_with(cover, Reach::One, read_only).step("cloning a mask")?;
+        attach(&cover, format!("{ROOT}/proc/{}", mask.path)).step(format!("masking /proc/{}", mask.path))?;
+    }
+    Ok(())
+}
+
+/// A devpts of the box's own whose terminals belong to `user`.
+pub(super) fn mount_terminals(at: &str, user: u32) -> Result<(), Failure> {
+    let id = user.to_string();
+    let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("uid", id.as_str()), ("gid", id.as_str())];
+    let attributes = MountAttributes { no_suid: true, no_exec: true, ..Default::default() };
+    let terminals = make(c"devpts", options, attributes).step("making /dev/pts")?;
+    attach(&terminals, at).step("attaching /dev/pts")
+}

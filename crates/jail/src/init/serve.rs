@@ -1,0 +1,259 @@
+//! The second life of PID 1: start, signal, kill and reap, one request at a time, never waiting for any of them.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use sandcrate_sys::process::{Ended, Fork, SingleThreaded, WaitStatus, fork, kill_everyone_else, reap};
+use sandcrate_sys::seccomp::Instruction;
+
+use super::command::{Identity, Stdio, become_program, open_terminal, script_path};
+use super::files;
+use crate::cgroup::{CommandCgroup, CpuTime};
+use crate::channel::Channel;
+use crate::identity::IdMapping;
+use crate::message::{EndStatus, Failure, FileOperation, InitReply, InitRequest, ProcessEnd, StartCommand, Step};
+use crate::plan::Plan;
+
+/// Command cgroups kept for the next command: making one costs as much as the rest of init's part.
+const IDLE_CGROUPS: usize = 4;
+
+struct Init<'a> {
+    proof: SingleThreaded,
+    control: Channel,
+    run_directory: Option<OwnedFd>,
+    identity: Identity,
+    filter: &'a [Instruction],
+    /// By pid.
+    children: HashMap<i32, Child>,
+    idle: Vec<CommandCgroup>,
+    /// Cgroups of commands that have ended and left children behind.
+    lingering: Vec<CommandCgroup>,
+    made_cgroups: u32,
+}
+
+struct Child {
+    id: u32,
+    task: Task,
+}
+
+enum Task {
+    Command { cgroup: Option<(CommandCgroup, CpuTime)>, script: bool },
+    Worker,
+}
+
+/// Serves until the daemon is gone.
+pub(super) fn serve(
+    proof: SingleThreaded,
+    control: Channel,
+    run_directory: Option<OwnedFd>,
+    mapping: IdMapping,
+    plan: &Plan,
+    filter: &[Instruction],
+) -> Result<(), Failure> {
+    sandcrate_sys::signal::block_all().step("blocking signals")?;
+    let signals = sandcrate_sys::fd::child_signals().step("watching children")?;
+    let identity = Identity { mapping, user: plan.user };
+    let mut init = Init {
+        proof,
+        control,
+        run_directory,
+        identity,
+        filter,
+        children: HashMap::new(),
+        idle: Vec::new(),
+        lingering: Vec::new(),
+        made_cgroups: 0,
+    };
+    loop {
+        let (requests, children) = {
+            let mut ready = [PollFd::new(&init.control, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+            match poll(&mut ready, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.step("waiting")?,
+            };
+            (!ready[0].revents().is_empty(), !ready[1].revents().is_empty())
+        };
+        // Ends before requests: a request may be about a child that has just ended.
+        if children {
+            let _ = rustix::io::read(&signals, &mut [0_u8; 1024]);
+            init.reap_all()?;
+        }
+        if requests && !init.handle_request()? {
+            return Ok(());
+        }
+    }
+}
+
+impl Init<'_> {
+    /// False when the daemon is gone.
+    fn handle_request(&mut self) -> Result<bool, Failure> {
+        let Some((request, fds)) = self.control.recv::<InitRequest>().step("receiving a request")? else {
+            return Ok(false);
+        };
+        match request {
+            InitRequest::Start { id, command } => self.start(id, &command, fds),
+            InitRequest::File { id, operation } => self.start_worker(id, &operation, fds.into_iter().next()),
+            InitRequest::Signal { id, signal } => self.signal(id, signal),
+            InitRequest::Kill { id } => self.kill(id),
+            // A box is configured once.
+            InitRequest::Configure { .. } => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn start(&mut self, id: u32, command: &StartCommand, fds: Vec<OwnedFd>) {
+        if let Err(failure) = self.try_start(id, command, fds) {
+            self.reply(&InitReply::StartFailed { id, failure });
+            let ended = ProcessEnd { status: EndStatus::Code(126), user_micros: 0, system_micros: 0, peak_rss_bytes: 0 };
+            self.reply(&InitReply::Exited { id, ended });
+        }
+    }
+
+    fn try_start(&mut self, id: u32, command: &StartCommand, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        let mut master = None;
+        let stdio = if let Some((rows, cols)) = command.terminal {
+            let (end, slave) = open_terminal(rows, cols).step("opening a terminal")?;
+            master = Some(end);
+            Stdio::Terminal { slave }
+        } else {
+            let streams: [OwnedFd; 3] =
+                fds.try_into().map_err(|_| Failure { step: "three streams are needed".into(), errno: libc::EBADF })?;
+            let [stdin, stdout, stderr] = streams;
+            Stdio::Pipes { stdin, stdout, stderr }
+        };
+        let cgroup = self.command_cgroup()?;
+        let before = cgroup.as_ref().and_then(CommandCgroup::cpu).unwrap_or_default();
+        match fork(&self.proof, 0, cgroup.as_ref().map(CommandCgroup::dir)) {
+            Ok(Fork::Child) => become_program(id, command, &stdio, self.identity, self.filter, &self.control),
+            Ok(Fork::Parent { pid, .. }) => {
+                let task = Task::Command { cgroup: cgroup.map(|made| (made, before)), script: command.script.is_some() };
+                self.children.insert(pid, Child { id, task });
+                if let Some(master) = master {
+                    let _ = self.control.send(&InitReply::Terminal { id }, &[master.as_fd()]);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.idle.extend(cgroup);
+                Err(error).step("starting a process")
+            }
+        }
+    }
+
+    fn command_cgroup(&mut self) -> Result<Option<CommandCgroup>, Failure> {
+        let Some(directory) = &self.run_directory else { return Ok(None) };
+        if let Some(cgroup) = self.idle.pop() {
+            return Ok(Some(cgroup));
+        }
+        self.made_cgroups += 1;
+        CommandCgroup::create(directory.as_fd(), self.made_cgroups).map(Some).step("making a command's cgroup")
+    }
+
+    /// File operations run in a process of their own, with the box's identity: a slow or hostile file system
+    /// holds up nobody else.
+    fn start_worker(&mut self, id: u32, operation: &FileOperation, data: Option<OwnedFd>) {
+        match fork(&self.proof, 0, None) {
+            Ok(Fork::Child) => files::work(id, operation, data, self.identity, self.filter, &self.control),
+            Ok(Fork::Parent { pid, .. }) => {
+                self.children.insert(pid, Child { id, task: Task::Worker });
+            }
+            Err(error) => {
+                let failure = Failure::new("starting a worker", &error);
+                self.reply(&InitReply::FileDone { id, outcome: Err(failure) });
+            }
+        }
+    }
+
+    fn signal(&self, id: u32, signal: i32) {
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        if let Some(pid) = self.pid_of(id) {
+            // Before its setsid the child is not yet a group of its own.
+            if kill_process_group(pid, signal).is_err() {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+
+    fn kill(&self, id: u32) {
+        let Some((pid, child)) = self.children.iter().find(|(_, child)| child.id == id) else { return };
+        let pid = Pid::from_raw(*pid);
+        match (&child.task, pid) {
+            (Task::Command { cgroup: Some((cgroup, _)), .. }, _) if cgroup.kill().is_ok() => {}
+            (Task::Worker, Some(pid)) => drop(kill_process(pid, Signal::KILL)),
+            // Without a cgroup nobody can say which processes are whose: all of them end.
+            _ => drop(kill_everyone_else()),
+        }
+    }
+
+    fn pid_of(&self, id: u32) -> Option<Pid> {
+        self.children.iter().find(|(_, child)| child.id == id).and_then(|(pid, _)| Pid::from_raw(*pid))
+    }
+
+    fn reap_all(&mut self) -> Result<(), Failure> {
+        while let Some(ended) = reap().step("reaping")? {
+            // Anybody else was an orphan of some command.
+            if let Some(child) = self.children.remove(&ended.pid) {
+                self.finish(child, ended);
+            }
+        }
+        self.tidy();
+        Ok(())
+    }
+
+    fn finish(&mut self, child: Child, ended: Ended) {
+        let status = match ended.status {
+            WaitStatus::Code(code) => EndStatus::Code(code),
+            WaitStatus::Signal(signal) => EndStatus::Signal(signal),
+        };
+        let Task::Command { cgroup, script } = child.task else {
+            if ended.status != WaitStatus::Code(0) {
+                let failure = Failure { step: "the worker was ended".into(), errno: libc::EINTR };
+                self.reply(&InitReply::FileDone { id: child.id, outcome: Err(failure) });
+            }
+            return;
+        };
+        let (mut user, mut system) = (ended.user, ended.system);
+        if let Some((cgroup, before)) = &cgroup
+            && let Some(now) = cgroup.cpu()
+        {
+            // The whole tree's, where the leader's own figures miss what was never waited for.
+            user = user.max(now.user.saturating_sub(before.user));
+            system = system.max(now.system.saturating_sub(before.system));
+        }
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let ended = ProcessEnd {
+            status,
+            user_micros: micros(user),
+            system_micros: micros(system),
+            peak_rss_bytes: ended.peak_rss_bytes,
+        };
+        self.reply(&InitReply::Exited { id: child.id, ended });
+        self.lingering.extend(cgroup.map(|(cgroup, _)| cgroup));
+        if script {
+            let path = script_path(child.id).into_bytes();
+            self.start_worker(child.id, &FileOperation::Remove { path }, None);
+        }
+    }
+
+    /// Keeps or removes the cgroups that have become empty. After the reply: nobody waits for it.
+    fn tidy(&mut self) {
+        for cgroup in std::mem::take(&mut self.lingering) {
+            if cgroup.populated().unwrap_or(true) {
+                self.lingering.push(cgroup);
+            } else if self.idle.len() < IDLE_CGROUPS {
+                self.idle.push(cgroup);
+            } else {
+                // One that cannot be removed goes with the box.
+                let _ = cgroup.remove();
+            }
+        }
+    }
+
+    fn reply(&self, reply: &InitReply) {
+        // A daemon that is gone is noticed by the next receive.
+        let _ = self.control.send(reply, &[]);
+    }
+}

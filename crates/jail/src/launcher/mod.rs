@@ -1,0 +1,246 @@
+//! The launcher: the small, single-threaded process that makes boxes, and the janitor that ends them.
+//!
+//! The daemon starts it as a hidden role of its own binary and talks to it over one channel. It alone clones:
+//! a fork of the daemon would copy the daemon's memory map and run among its threads. When the channel ends, for
+//! whatever reason, it ends every box, removes their cgroups and is gone: nothing depends on a clean shutdown.
+
+mod furnish;
+mod start;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
+
+use crate::cgroup::{BoxCgroup, Owner, Parent};
+use crate::channel::Channel;
+use crate::identity::{BOX_USER, IdMapping};
+use crate::init::{self, Filters, Inheritance};
+use crate::message::{Failure, LauncherReply, LauncherRequest, Step};
+use crate::plan::NetworkMode;
+use crate::template::Template;
+use crate::userns;
+
+/// The event of the daemon's channel; boxes have their own ids.
+const CONTROL: u64 = u64::MAX;
+
+/// Everything the launcher holds.
+struct Launcher {
+    proof: SingleThreaded,
+    control: Channel,
+    events: OwnedFd,
+    mapping: IdMapping,
+    /// The mount namespace in which paths of the host mean something, and our own.
+    host_mounts: OwnedFd,
+    own_mounts: OwnedFd,
+    template: Template,
+    cgroups: Option<Parent>,
+    /// Compiled once for each kind of network that boxes ask for.
+    filters: HashMap<NetworkMode, Filters>,
+    boxes: HashMap<u64, BoxRecord>,
+    /// User namespaces for id-mapped mounts, by disk owner and box user.
+    idmaps: HashMap<(u32, u32, u32), OwnedFd>,
+}
+
+struct BoxRecord {
+    pidfd: OwnedFd,
+    cgroup: Option<BoxCgroup>,
+}
+
+/// The launcher's life: standard input is the channel to the daemon.
+pub(crate) fn run() -> ! {
+    let Ok(control) = sandcrate_sys::fd::take_stdin().map(Channel::from) else { exit_now(1) };
+    let reporter = control.as_fd().try_clone_to_owned().map(Channel::from);
+    let result = start::start(control).and_then(Launcher::serve);
+    if let (Err(failure), Ok(reporter)) = (result, reporter) {
+        let _ = reporter.send(&LauncherReply::Unusable { failure }, &[]);
+        exit_now(1);
+    }
+    exit_now(0)
+}
+
+impl Launcher {
+    fn serve(mut self) -> Result<(), Failure> {
+        epoll::add(&self.events, &self.control, epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)
+            .step("watching the daemon")?;
+        let mut ready = Vec::with_capacity(64);
+        loop {
+            ready.clear();
+            match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut ready), None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.step("waiting")?,
+            };
+            for event in &ready {
+                match event.data.u64() {
+                    CONTROL => {
+                        if !self.handle_request() {
+                            self.end_everything();
+                            return Ok(());
+                        }
+                    }
+                    box_id => self.bury(box_id),
+                }
+            }
+        }
+    }
+
+    /// False when the daemon is gone.
+    fn handle_request(&mut self) -> bool {
+        let Ok(Some((request, fds))) = self.control.recv::<LauncherRequest>() else { return false };
+        match request {
+            LauncherRequest::Prepare { box_id, network } => match self.prepare(box_id, network, fds) {
+                Ok(()) => {}
+                Err(failure) => self.reply(&LauncherReply::Failed { box_id, failure }, &[]),
+            },
+            LauncherRequest::Furnish { box_id, order } => match self.furnish(box_id, &order, fds) {
+                Ok(mounts) => {
+                    let mounts: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
+                    self.reply(&LauncherReply::Furnished { box_id }, &mounts);
+                }
+                Err(failure) => self.reply(&LauncherReply::Failed { box_id, failure }, &[]),
+            },
+            LauncherRequest::Freeze { box_id, frozen } => {
+                if let Some(BoxRecord { cgroup: Some(cgroup), .. }) = self.boxes.get(&box_id) {
+                    // A box that cannot be frozen is ended by the daemon anyway.
+                    let _ = if frozen { cgroup.freeze() } else { cgroup.thaw() };
+                }
+            }
+        }
+        true
+    }
+
+    /// Clones a new init into all its namespaces and its cgroup, and lets it go once its ids are mapped.
+    fn prepare(&mut self, box_id: u64, network: NetworkMode, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        let control = fds.into_iter().next().map(Channel::from);
+        let control = control.ok_or_else(|| Failure { step: "no channel for init".into(), errno: libc::EBADF })?;
+        if !self.filters.contains_key(&network) {
+            self.filters.insert(network, compile_filters(network).step("compiling the seccomp policy")?);
+        }
+        let cgroup = self.make_cgroup(box_id)?;
+        let (go, release) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
+        let inheritance = Inheritance {
+            control,
+            go,
+            tasks: cgroup.as_ref().map_or(Ok(Vec::new()), BoxCgroup::v1_task_files).step("opening cgroup files")?,
+            run_directory: cgroup.as_ref().and_then(BoxCgroup::run_dir).map(|fd| fd.try_clone_to_owned()).transpose().step("opening the run cgroup")?,
+            mapping: self.mapping,
+            network,
+        };
+        let mut flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        if network == NetworkMode::Off {
+            flags |= libc::CLONE_NEWNET;
+        }
+        let forked = fork(&self.proof, flags as u64, cgroup.as_ref().and_then(BoxCgroup::unified_dir));
+        match forked {
+            Ok(Fork::Child) => {
+                let proof = SingleThreaded::prove().unwrap_or_else(|_| exit_now(1));
+                init::run(proof, inheritance, &self.template, &self.filters[&network])
+            }
+            Ok(Fork::Parent { pid, pidfd }) => {
+                drop(inheritance);
+                self.boxes.insert(box_id, BoxRecord { pidfd, cgroup });
+                self.release(box_id, pid, release)
+            }
+            Err(error) => {
+                if let Some(cgroup) = cgroup {
+                    let _ = cgroup.remove();
+                }
+                Err(error).step("cloning a box")
+            }
+        }
+    }
+
+    fn make_cgroup(&self, box_id: u64) -> Result<Option<BoxCgroup>, Failure> {
+        let Some(parent) = &self.cgroups else { return Ok(None) };
+        let id = self.mapping.init_user();
+        let owner = Owner { uid: self.mapping.host_uid(id), gid: self.mapping.host_gid(id) };
+        let owner = (!self.mapping.is_rootless()).then_some(owner);
+        parent.create(&format!("box-{box_id}"), owner).map(Some).map_err(|error| {
+            Failure { step: format!("making cgroups ({error})"), errno: libc::EIO }
+        })
+    }
+
+    fn release(&mut self, box_id: u64, pid: i32, release: OwnedFd) -> Result<(), Failure> {
+        let record = &self.boxes[&box_id];
+        let (uids, gids) = self.mapping.proc_maps(BOX_USER);
+        let released = userns::write_maps(pid, &uids, &gids, self.mapping.is_rootless())
+            .step("mapping the box's ids")
+            .and_then(|()| rustix::io::write(&release, &[1]).step("releasing init"));
+        if let Err(failure) = released {
+            let _ = pidfd_send_signal(&record.pidfd, Signal::KILL);
+            self.watch(box_id)?;
+            return Err(failure);
+        }
+        let usage = record.cgroup.as_ref().map_or(Ok(Vec::new()), BoxCgroup::usage_dirs).step("opening cgroup files")?;
+        let mut fds = vec![record.pidfd.as_fd()];
+        fds.extend(usage.iter().map(AsFd::as_fd));
+        self.reply(&LauncherReply::Prepared { box_id }, &fds);
+        self.watch(box_id)
+    }
+
+    fn watch(&self, box_id: u64) -> Result<(), Failure> {
+        let data = epoll::EventData::new_u64(box_id);
+        epoll::add(&self.events, &self.boxes[&box_id].pidfd, data, epoll::EventFlags::IN).step("watching init")
+    }
+
+    /// Init has ended, and with it everything in its PID namespace.
+    fn bury(&mut self, box_id: u64) {
+        let Some(record) = self.boxes.remove(&box_id) else { return };
+        let status = wait(&record.pidfd);
+        let _ = epoll::delete(&self.events, &record.pidfd);
+        if let Some(cgroup) = record.cgroup {
+            // What cannot be removed now goes with the parent, or at the next start.
+            let _ = cgroup.remove();
+        }
+        self.reply(&LauncherReply::Gone { box_id, status }, &[]);
+    }
+
+    /// The daemon is gone: so is everything it had.
+    fn end_everything(self) {
+        for record in self.boxes.values() {
+            let _ = pidfd_send_signal(&record.pidfd, Signal::KILL);
+        }
+        for record in self.boxes.into_values() {
+            wait(&record.pidfd);
+            if let Some(cgroup) = record.cgroup {
+                let _ = cgroup.kill();
+                let _ = cgroup.remove();
+            }
+        }
+        if let Some(parent) = self.cgroups {
+            let _ = parent.remove();
+        }
+    }
+
+    fn reply(&self, reply: &LauncherReply, fds: &[BorrowedFd<'_>]) {
+        // A daemon that is gone is noticed by the next receive.
+        let _ = self.control.send(reply, fds);
+    }
+}
+
+fn wait(pidfd: &OwnedFd) -> String {
+    match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+        Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => format!("init exited with {code}"),
+            (_, Some(signal)) => format!("init was killed by signal {signal}"),
+            _ => "init ended".to_owned(),
+        },
+        _ => "init ended".to_owned(),
+    }
+}
+
+fn compile_filters(network: NetworkMode) -> io::Result<Filters> {
+    use crate::seccomp::{Network, command_filter, init_filter};
+    let network = match network {
+        NetworkMode::Off => Network::Off,
+        NetworkMode::Host => Network::On,
+    };
+    Ok(Filters {
+        init: init_filter(network).map_err(io::Error::other)?,
+        command: command_filter(network).map_err(io::Error::other)?,
+    })
+}

@@ -1,0 +1,106 @@
+//! How a launcher comes to life: leave the daemon's terminal, open what lies outside, build the template.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::epoll;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::process::{DumpableBehavior, Pid};
+use sandcrate_protocol::{Control, Enforcement, State};
+use sandcrate_sys::process::{SingleThreaded, unshare};
+
+use super::Launcher;
+use crate::cgroup::{Discovery, Parent, Placement};
+use crate::channel::Channel;
+use crate::identity::{HOST_BASE, ID_COUNT, IdMapping};
+use crate::message::{Failure, LauncherConfig, LauncherReply, Step};
+use crate::{template, userns};
+
+pub(super) fn start(control: Channel) -> Result<Launcher, Failure> {
+    let proof = SingleThreaded::prove().step("counting threads")?;
+    sandcrate_sys::fd::close_all_but(&proof, &[control.as_fd()]).step("closing inherited descriptors")?;
+    // Ctrl-C at a terminal is for the daemon; it decides what becomes of the boxes.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"sandcrate-box");
+    let Some((config, _)) = control.recv::<LauncherConfig>().step("receiving the configuration")? else {
+        return Err(Failure { step: "the daemon is gone".into(), errno: libc::EPIPE });
+    };
+    // Before the user namespace is left: cgroups are opened as who we are outside.
+    let mut enforcement = Enforcement::new();
+    let cgroups = open_cgroups(&config, &mut enforcement);
+    let mapping = IdMapping::for_this_user();
+    if let IdMapping::Single { uid, gid } = mapping {
+        enter_user_namespace(&proof, uid, gid)?;
+    }
+    let host_mounts = mount_namespace()?;
+    unshare(&proof, libc::CLONE_NEWNS).step("making a mount namespace")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("making mounts private")?;
+    let idmap = match mapping {
+        IdMapping::Range => {
+            let map = format!("0 {HOST_BASE} {ID_COUNT}\n");
+            Some(userns::make(&proof, &map, &map).step("making an id map")?)
+        }
+        IdMapping::Single { .. } => None,
+    };
+    let template = template::build(idmap.as_ref().map(AsFd::as_fd))?;
+    let own_mounts = mount_namespace()?;
+    if !template.id_mapped && !mapping.is_rootless() {
+        enforcement.record(Control::Filesystem, State::Enforced, "the host's files belong to `nobody` in a box: /usr cannot be id-mapped");
+    }
+    let events = epoll::create(epoll::CreateFlags::CLOEXEC).step("making an event queue")?;
+    control.send(&LauncherReply::Ready { enforcement }, &[]).step("reporting to the daemon")?;
+    Ok(Launcher {
+        proof,
+        control,
+        events,
+        mapping,
+        host_mounts,
+        own_mounts,
+        template,
+        cgroups,
+        filters: std::collections::HashMap::new(),
+        boxes: std::collections::HashMap::new(),
+        idmaps: std::collections::HashMap::new(),
+    })
+}
+
+fn mount_namespace() -> Result<OwnedFd, Failure> {
+    open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).step("opening the mount namespace")
+}
+
+/// An ordinary user's launcher has its privileges in a user namespace of its own, with a copy of the host's
+/// mounts that it may clone from.
+fn enter_user_namespace(proof: &SingleThreaded, uid: u32, gid: u32) -> Result<(), Failure> {
+    // Its /proc files would belong to root otherwise, and it could not write its own maps.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).step("opening /proc/self")?;
+    unshare(proof, libc::CLONE_NEWUSER | libc::CLONE_NEWNS).step("making a user namespace")?;
+    let pid = rustix::process::getpid().as_raw_pid();
+    let (uids, gids) = (format!("{uid} {uid} 1\n"), format!("{gid} {gid} 1\n"));
+    userns::write_maps(pid, &uids, &gids, true).step("mapping the user's id")
+}
+
+fn open_cgroups(config: &LauncherConfig, enforcement: &mut Enforcement) -> Option<Parent> {
+    let opened = Discovery::probe(Path::new("/")).and_then(|found| {
+        Parent::open(
+            &found,
+            &Placement {
+                instance: &config.instance,
+                below: config.cgroup_parent.as_deref(),
+                daemon: Pid::from_raw(config.daemon_pid),
+            },
+        )
+    });
+    match opened {
+        Ok(parent) => {
+            crate::cgroup_report::record(parent.report(), enforcement);
+            Some(parent)
+        }
+        Err(error) => {
+            for control in [Control::Memory, Control::Pids, Control::Cpu, Control::CommandKill] {
+                enforcement.absent(control, format!("no cgroups: {error}"));
+            }
+            None
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! One Linux sandbox: a pure [`Plan`], and its application by a launcher and an init.
+//!
+//! The daemon's side is a few messages: start a launcher ([`spawn_launcher`]), have it prepare and furnish
+//! a box ([`message::LauncherRequest`]), then talk to the box's init ([`message::InitRequest`]).
+
+pub mod cgroup;
+mod cgroup_report;
+mod channel;
+mod etc;
+pub mod identity;
+mod init;
+mod landlock_rules;
+mod launcher;
+pub mod message;
+mod mounts;
+mod plan;
+mod privileges;
+pub mod remove_tree;
+mod role;
+pub mod seccomp;
+mod template;
+mod userns;
+
+pub use channel::Channel;
+pub use init::EXECUTING;
+pub use plan::{
+    Access, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount, PlannedRlimit, RequestedMount,
+    Rlimit, RootMode, StorageKind,
+};
+pub use role::{dispatch_role, spawn_launcher};

@@ -1,0 +1,205 @@
+//! What the three roles say to each other. Each direction has its own type, so a role can only send what is its
+//! to say.
+
+use std::path::PathBuf;
+
+use sandcrate_protocol::Enforcement;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::Limits;
+use crate::plan::{Access, NetworkMode, Plan, RootMode};
+
+/// The first message to a launcher.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LauncherConfig {
+    /// Names the cgroups of this instance; unique on the machine.
+    pub instance: String,
+    /// Where cgroups go, when not below the daemon's own.
+    pub cgroup_parent: Option<String>,
+    /// The daemon, whose cgroup may have to be tidied for delegation.
+    pub daemon_pid: i32,
+}
+
+/// Daemon to launcher.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum LauncherRequest {
+    /// Make a box up to the point where its own mounts and limits are needed. One descriptor: init's end of
+    /// its channel.
+    Prepare { box_id: u64, network: NetworkMode },
+    /// Set limits and make mounts for a prepared box. Descriptors: the storage (unless it is memory), then one
+    /// O_PATH descriptor for each source.
+    Furnish { box_id: u64, order: FurnishOrder },
+    /// Stop or resume the box's commands; its init goes on.
+    Freeze { box_id: u64, frozen: bool },
+}
+
+/// What one session needs from the launcher.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FurnishOrder {
+    pub limits: Limits,
+    pub storage: StorageSource,
+    pub storage_path: PathBuf,
+    /// Made on the storage, for the box's user.
+    pub directories: Vec<String>,
+    pub root: RootMode,
+    /// Box id of commands.
+    pub user: u32,
+    pub sources: Vec<SourceMount>,
+}
+
+/// What the descriptor of a storage is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StorageSource {
+    Directory,
+    /// A directory with a bound of its own: project, bytes and inodes.
+    ProjectDirectory { project: u32, bytes: u64, inodes: u64 },
+    /// A file that holds a file system.
+    Image,
+    /// None: init makes it in memory.
+    Memory,
+}
+
+/// A host path that the daemon has opened and checked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SourceMount {
+    /// For launchers that have to find it again in their own mount namespace, and for messages.
+    pub path: PathBuf,
+    /// Owner and group on disk.
+    pub owner: (u32, u32),
+    pub access: Access,
+}
+
+/// Launcher to daemon.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum LauncherReply {
+    /// The launcher can make boxes; what it found out on the way.
+    Ready { enforcement: Enforcement },
+    /// It cannot, and ends.
+    Unusable { failure: Failure },
+    /// Init lives. Descriptors: its pidfd, then the directories of a `UsageReader`.
+    Prepared { box_id: u64 },
+    /// Detached mounts, as descriptors: storage (unless memory), overlays, sources.
+    Furnished { box_id: u64 },
+    Failed { box_id: u64, failure: Failure },
+    /// Init has ended, with it everything in the box; its cgroups are removed.
+    Gone { box_id: u64, status: String },
+}
+
+/// Daemon to init.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum InitRequest {
+    /// Finish the box. Descriptors as of [`LauncherReply::Furnished`].
+    Configure { plan: Box<Plan> },
+    /// Run a program. Descriptors: stdin, stdout, stderr; none with a terminal.
+    Start { id: u32, command: StartCommand },
+    /// A signal to the program's process group.
+    Signal { id: u32, signal: i32 },
+    /// SIGKILL to everything the program started.
+    Kill { id: u32 },
+    /// Work on files as the box's user. One descriptor for Read (a pipe to write to) and Write (to read from).
+    File { id: u32, operation: FileOperation },
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StartCommand {
+    /// Not empty; without a slash, the first is found by the PATH in `env`.
+    pub argv: Vec<Vec<u8>>,
+    /// `KEY=VALUE`.
+    pub env: Vec<Vec<u8>>,
+    pub cwd: Vec<u8>,
+    /// Rows and columns, for a program with a terminal.
+    pub terminal: Option<(u16, u16)>,
+    /// A shell script too long for an argument: written to a file in the box, whose path becomes the last
+    /// argument.
+    pub script: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum FileOperation {
+    Stat { path: Vec<u8> },
+    List { path: Vec<u8>, max_entries: u64 },
+    Read { path: Vec<u8>, offset: u64, limit: u64 },
+    Write { path: Vec<u8> },
+    MakeDir { path: Vec<u8> },
+    Remove { path: Vec<u8> },
+    Rename { from: Vec<u8>, to: Vec<u8> },
+}
+
+/// Init to daemon.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum InitReply {
+    Prepared,
+    /// The box is finished, and this is what holds it, read back after the fact.
+    Configured { enforcement: Enforcement },
+    Failed { failure: Failure },
+    /// One descriptor: the terminal's master end.
+    Terminal { id: u32 },
+    /// The program could not be started; `Exited` follows.
+    StartFailed { id: u32, failure: Failure },
+    Exited { id: u32, ended: ProcessEnd },
+    FileDone { id: u32, outcome: Result<FileOutcome, Failure> },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndStatus {
+    Code(i32),
+    Signal(i32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessEnd {
+    pub status: EndStatus,
+    pub user_micros: u64,
+    pub system_micros: u64,
+    pub peak_rss_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum FileOutcome {
+    Entries(Vec<FileFacts>),
+    /// Bytes moved, and the size of the whole file.
+    Moved { bytes: u64, file_bytes: u64 },
+    Done,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    pub name: Vec<u8>,
+    /// st_mode, type included.
+    pub mode: u32,
+    pub bytes: u64,
+    pub modified: i64,
+    pub link_target: Option<Vec<u8>>,
+}
+
+/// A step that failed in another process, on its way to a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{step}: {}", std::io::Error::from_raw_os_error(*errno))]
+pub struct Failure {
+    pub step: String,
+    pub errno: i32,
+}
+
+impl Failure {
+    pub fn new(step: impl Into<String>, error: &std::io::Error) -> Self {
+        Self { step: step.into(), errno: error.raw_os_error().unwrap_or(libc::EIO) }
+    }
+}
+
+/// Names the step in an error on its way out.
+pub trait Step<T> {
+    fn step(self, step: impl Into<String>) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<std::io::Error>> Step<T> for Result<T, E> {
+    fn step(self, step: impl Into<String>) -> Result<T, Failure> {
+        self.map_err(|error| {
+            let error: std::io::Error = error.into();
+            let mut step = step.into();
+            if error.raw_os_error().is_none() {
+                step = format!("{step} ({error})");
+            }
+            Failure::new(step, &error)
+        })
+    }
+}

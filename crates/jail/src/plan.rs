@@ -1,0 +1,274 @@
+//! What will be done to make a box: decided before anything is touched, printable, and sent to init as it is.
+//!
+//! [`Plan::new`] is pure. Everything that depends on the machine comes in by the spec; everything that needs
+//! a privilege happens later, in `launcher` and `init`, which carry a plan out and decide nothing.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::identity::{BOX_USER, IdMapping};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NetworkMode {
+    /// A namespace of its own with loopback only.
+    Off,
+    /// The host's namespace.
+    Host,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RootMode {
+    ReadOnly,
+    /// Overlays on the session's storage; commands are the box's uid 0, without capabilities.
+    Writable,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeKind {
+    Directory,
+    File,
+}
+
+/// Where the session's private files live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StorageKind {
+    /// A directory of the host, or a file system in an image: handed in as a mount.
+    Mounted,
+    /// Memory, hard-bounded: what an ordinary user has for a hard quota.
+    Memory { bytes: u64, inodes: u64 },
+}
+
+/// A mount that the session asks for; its source is handed in as a detached mount, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestedMount {
+    pub target: String,
+    pub access: Access,
+    pub kind: NodeKind,
+}
+
+/// What is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JailSpec {
+    pub mapping: IdMapping,
+    pub network: NetworkMode,
+    pub root: RootMode,
+    pub memory_bytes: u64,
+    pub pids: u32,
+    pub tmp_bytes: u64,
+    pub open_files: u64,
+    /// Per-process bound on writable memory, where no cgroup bounds the box.
+    pub data_bytes: Option<u64>,
+    pub storage: StorageKind,
+    pub mounts: Vec<RequestedMount>,
+}
+
+/// One mount, in the order in which they are made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMount {
+    pub target: String,
+    pub source: MountSource,
+    pub access: Access,
+    pub kind: NodeKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MountSource {
+    /// A directory of the storage.
+    Storage { directory: String },
+    /// The overlay over a template directory, handed in by the launcher.
+    Overlay { index: usize },
+    /// A mount the session asked for.
+    Requested { index: usize },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedRlimit {
+    pub resource: Rlimit,
+    pub value: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Rlimit {
+    Core,
+    OpenFiles,
+    LockedMemory,
+    MessageQueues,
+    RealtimePriority,
+    Nice,
+    PendingSignals,
+    Processes,
+    Data,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub mapping: IdMapping,
+    /// Box uid and gid of commands.
+    pub user: u32,
+    pub home: String,
+    pub network: NetworkMode,
+    pub root: RootMode,
+    pub storage: StorageKind,
+    pub tmp_bytes: u64,
+    pub shm_bytes: u64,
+    pub mounts: Vec<PlannedMount>,
+    /// Below these, Landlock lets commands write.
+    pub writable: Vec<String>,
+    pub rlimits: Vec<PlannedRlimit>,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    #[error("a writable root needs root: an ordinary user cannot own the system's files, not even in a box")]
+    RootlessWritableRoot,
+    #[error("a memory limit below {} MiB leaves no room for a shell", MIN_MEMORY >> 20)]
+    TooLittleMemory,
+    #[error("a limit of {0} processes leaves no room for a shell")]
+    TooFewProcesses(u32),
+}
+
+/// A shell, its libraries and the box's init.
+const MIN_MEMORY: u64 = 6 << 20;
+const MIN_PIDS: u32 = 2;
+/// Shared memory is for semaphores and small buffers of multiprocessing libraries.
+const MAX_SHM: u64 = 64 << 20;
+
+/// Directories of the template that a writable root lays an overlay over. The order is that of the overlays
+/// the launcher hands in.
+pub(crate) const OVERLAID: [&str; 2] = ["usr", "etc"];
+/// Directories of the root that are plain storage when the root is writable.
+const WRITABLE_DIRECTORIES: [&str; 3] = ["var", "opt", "srv"];
+
+impl Plan {
+    pub fn new(spec: &JailSpec) -> Result<Self, PlanError> {
+        if spec.memory_bytes < MIN_MEMORY {
+            return Err(PlanError::TooLittleMemory);
+        }
+        if spec.pids < MIN_PIDS {
+            return Err(PlanError::TooFewProcesses(spec.pids));
+        }
+        let (user, home) = match spec.root {
+            RootMode::Writable if spec.mapping.is_rootless() => return Err(PlanError::RootlessWritableRoot),
+            RootMode::Writable => (0, "/root"),
+            RootMode::ReadOnly => (BOX_USER, "/home/box"),
+        };
+        // tmpfs is charged to the box: together at most half of its memory, or filling /tmp would get the
+        // box's processes killed instead of an error to the writer.
+        let shm_bytes = (spec.memory_bytes / 8).min(MAX_SHM);
+        let tmp_bytes = spec.tmp_bytes.min(spec.memory_bytes / 2 - shm_bytes);
+        let mounts = plan_mounts(spec, home);
+        let writable = writable_paths(spec, &mounts);
+        Ok(Self {
+            mapping: spec.mapping,
+            user,
+            home: home.to_owned(),
+            network: spec.network,
+            root: spec.root,
+            storage: spec.storage,
+            tmp_bytes,
+            shm_bytes,
+            mounts,
+            writable,
+            rlimits: plan_rlimits(spec),
+        })
+    }
+
+    /// The directories that the storage must hold.
+    pub fn storage_directories(&self) -> impl Iterator<Item = &str> {
+        self.mounts.iter().filter_map(|mount| match &mount.source {
+            MountSource::Storage { directory } => Some(directory.as_str()),
+            _ => None,
+        })
+    }
+}
+
+/// Parents before children, so that a mount never hides one that was made before it.
+fn plan_mounts(spec: &JailSpec, home: &str) -> Vec<PlannedMount> {
+    let storage = |target: &str, directory: &str| PlannedMount {
+        target: target.to_owned(),
+        source: MountSource::Storage { directory: directory.to_owned() },
+        access: Access::ReadWrite,
+        kind: NodeKind::Directory,
+    };
+    let mut mounts = Vec::new();
+    if spec.root == RootMode::Writable {
+        for (index, directory) in OVERLAID.iter().enumerate() {
+            mounts.push(PlannedMount {
+                target: format!("/{directory}"),
+                source: MountSource::Overlay { index },
+                access: Access::ReadWrite,
+                kind: NodeKind::Directory,
+            });
+        }
+        mounts.extend(WRITABLE_DIRECTORIES.iter().map(|name| storage(&format!("/{name}"), name)));
+    }
+    let requested = |target: &str| spec.mounts.iter().any(|mount| mount.target == target);
+    for (target, directory) in [("/workspace", "workspace"), (home, "home")] {
+        if !requested(target) {
+            mounts.push(storage(target, directory));
+        }
+    }
+    mounts.extend(spec.mounts.iter().enumerate().map(|(index, mount)| PlannedMount {
+        target: mount.target.clone(),
+        source: MountSource::Requested { index },
+        access: mount.access,
+        kind: mount.kind,
+    }));
+    // Stable, so that overlays stay before what lies below them.
+    mounts.sort_by_key(|mount| mount.target.split('/').count());
+    mounts
+}
+
+fn writable_paths(spec: &JailSpec, mounts: &[PlannedMount]) -> Vec<String> {
+    if spec.root == RootMode::Writable {
+        return vec!["/".to_owned()];
+    }
+    let mounted = mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
+    // /proc and /dev: what may be written there is decided by the mounts and nodes themselves.
+    ["/tmp", "/dev", "/proc"].map(str::to_owned).into_iter().chain(mounted.map(|mount| mount.target.clone())).collect()
+}
+
+fn plan_rlimits(spec: &JailSpec) -> Vec<PlannedRlimit> {
+    let mut rlimits = vec![
+        (Rlimit::Core, 0),
+        (Rlimit::OpenFiles, spec.open_files),
+        (Rlimit::LockedMemory, 64 << 10),
+        (Rlimit::MessageQueues, 64 << 10),
+        (Rlimit::RealtimePriority, 0),
+        (Rlimit::Nice, 0),
+        (Rlimit::PendingSignals, 1024),
+        // Counted per user and namespace, so it bounds the box too. Two more: init and its worker.
+        (Rlimit::Processes, u64::from(spec.pids) + 2),
+    ];
+    rlimits.extend(spec.data_bytes.map(|bytes| (Rlimit::Data, bytes)));
+    rlimits.into_iter().map(|(resource, value)| PlannedRlimit { resource, value }).collect()
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "identity  {:?}, commands as {}, init as {}", self.mapping, self.user, self.mapping.init_user())?;
+        writeln!(f, "network   {:?}", self.network)?;
+        writeln!(f, "root      {:?}", self.root)?;
+        writeln!(f, "storage   {:?}", self.storage)?;
+        writeln!(f, "tmpfs     /tmp {} bytes, /dev/shm {} bytes", self.tmp_bytes, self.shm_bytes)?;
+        for mount in &self.mounts {
+            writeln!(f, "mount     {} <- {:?}, {:?}", mount.target, mount.source, mount.access)?;
+        }
+        for limit in &self.rlimits {
+            writeln!(f, "rlimit    {:?} = {}", limit.resource, limit.value)?;
+        }
+        writeln!(f, "landlock  write below {}", self.writable.join(" "))
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

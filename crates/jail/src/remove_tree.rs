@@ -1,0 +1,119 @@
+//! Removes a directory tree of any depth, without following links and without recursion: neither the path nor
+//! the stack nor the number of open files grows with the depth.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fchmod, openat, renameat, unlinkat};
+
+/// Removes `path` and all below it. Subdirectories are lifted to the top level one after the other, so that
+/// each is only ever one level deep when it is looked at.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let top = open_directory(CWD, path.as_os_str().as_encoded_bytes())?;
+    let mut lifted = 0_u64;
+    loop {
+        let directories = empty_of_files(&top)?;
+        if directories.is_empty() {
+            break;
+        }
+        for name in directories {
+            match unlinkat(&top, &name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => continue,
+                Err(rustix::io::Errno::NOTEMPTY | rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let directory = open_directory(&top, name.as_bytes())?;
+            for inner in empty_of_files(&directory)? {
+                lifted += 1;
+                renameat(&directory, &inner, &top, format!(".removing-{lifted}"))?;
+            }
+            unlinkat(&top, &name, AtFlags::REMOVEDIR)?;
+        }
+    }
+    drop(top);
+    Ok(rustix::fs::rmdir(path)?)
+}
+
+fn open_directory<Fd: AsFd>(at: Fd, name: &[u8]) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = match openat(&at, name, flags, Mode::empty()) {
+        // A directory that its owner closed to himself.
+        Err(rustix::io::Errno::ACCESS) => {
+            let place = openat(&at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place)), Mode::RWXU)?;
+            openat(&at, name, flags, Mode::empty())?
+        }
+        other => other?,
+    };
+    // Without write permission its entries cannot go; for root it makes no difference.
+    let _ = fchmod(&directory, Mode::RWXU);
+    Ok(directory)
+}
+
+/// Removes everything in `directory` that is not a directory; the names of those that are.
+fn empty_of_files(directory: &OwnedFd) -> io::Result<Vec<CString>> {
+    let mut directories = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_bytes() == b"." || name.to_bytes() == b".." {
+            continue;
+        }
+        let is_directory = match entry.file_type() {
+            FileType::Directory => true,
+            FileType::Unknown => {
+                let facts = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                FileType::from_raw_mode(facts.st_mode).is_dir()
+            }
+            _ => false,
+        };
+        if is_directory {
+            directories.push(name.to_owned());
+        } else {
+            match unlinkat(directory, name, AtFlags::empty()) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(directories)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_tree_deeper_than_any_path_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let top = root.path().join("deep");
+        fs::create_dir(&top).unwrap();
+        let mut here = open_directory(CWD, top.as_os_str().as_encoded_bytes()).unwrap();
+        for level in 0..3000 {
+            rustix::fs::mkdirat(&here, "d", Mode::RWXU).unwrap();
+            if level % 500 == 0 {
+                openat(&here, "file", OFlags::CREATE, Mode::RUSR).unwrap();
+            }
+            here = open_directory(&here, b"d").unwrap();
+        }
+        remove(&top).unwrap();
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn links_are_removed_and_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let kept = root.path().join("kept");
+        fs::create_dir(&kept).unwrap();
+        fs::write(kept.join("file"), "x").unwrap();
+        let top = root.path().join("top");
+        fs::create_dir_all(top.join("a/b/c")).unwrap();
+        std::os::unix::fs::symlink(&kept, top.join("a/link")).unwrap();
+        fs::set_permissions(top.join("a"), std::os::unix::fs::PermissionsExt::from_mode(0o500)).unwrap();
+        remove(&top).unwrap();
+        assert!(!top.exists() && kept.join("file").exists());
+    }
+}

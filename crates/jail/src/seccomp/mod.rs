@@ -1,0 +1,60 @@
+//! The system calls a box may make: policies as data, compiled to seccomp BPF.
+//!
+//! The policies live in `policies/*.toml`, a reason beside each rule. `policy`
+//! reads and checks them, `table` knows the call numbers, `compile` turns the
+//! result into one filter. This module only makes filters: the caller compiles
+//! once, long before it forks, and loads the instructions through `sys`.
+//!
+//! A command runs under both filters, because it inherits that of its init, so
+//! what `init` refuses no command can have: `init.toml` extends `command.toml`
+//! and may only open more.
+
+mod compile;
+mod document;
+mod policy;
+mod table;
+
+pub use compile::{MAX_INSTRUCTIONS, compile};
+pub use sandcrate_sys::seccomp::Instruction;
+pub use policy::{
+    Action, Case, Condition, Errno, Features, Network, Policy, PolicyError, Test, Verdict, Width,
+};
+
+macro_rules! policy_file {
+    ($name:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../policies/", $name))
+    };
+}
+
+const COMMAND: &str = policy_file!("command.toml");
+const INIT: &str = policy_file!("init.toml");
+
+/// The policy that commands run under.
+pub fn command_policy() -> Result<Policy, PolicyError> {
+    Policy::parse("command", COMMAND, &[])
+}
+
+/// The policy of PID 1 of a box, and of the workers it forks.
+pub fn init_policy() -> Result<Policy, PolicyError> {
+    Policy::parse("init", INIT, &[command_policy()?])
+}
+
+/// The filter a command loads between clone and exec.
+///
+/// Reading and compiling the policy takes about a millisecond: do it once.
+pub fn command_filter(network: Network) -> Result<Vec<Instruction>, PolicyError> {
+    compile(&command_policy()?, Features { network })
+}
+
+/// The filter PID 1 of a box loads before it serves.
+pub fn init_filter(network: Network) -> Result<Vec<Instruction>, PolicyError> {
+    compile(&init_policy()?, Features { network })
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod policy_tests;
+
+#[cfg(test)]
+#[path = "compile_tests.rs"]
+mod compile_tests;

@@ -1,0 +1,43 @@
+//! User namespaces: id maps for boxes, and namespaces that exist only to map the ids of a mount.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use sandcrate_sys::fd::close_all_but;
+use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
+
+/// Writes the id maps of a child that was cloned into a user namespace.
+pub(crate) fn write_maps(pid: i32, uid_map: &str, gid_map: &str, deny_setgroups: bool) -> io::Result<()> {
+    let write = |file: &str, text: &str| {
+        let mut file = File::options().write(true).open(format!("/proc/{pid}/{file}"))?;
+        // One write(2): the kernel takes a map whole or not at all.
+        file.write_all(text.as_bytes())
+    };
+    if deny_setgroups {
+        write("setgroups", "deny")?;
+    }
+    write("uid_map", uid_map)?;
+    write("gid_map", gid_map)
+}
+
+/// A user namespace with these maps and nobody in it, for id-mapped mounts.
+pub(crate) fn make(proof: &SingleThreaded, uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
+    let (wait, release) = pipe_with(PipeFlags::CLOEXEC)?;
+    match fork(proof, libc::CLONE_NEWUSER as u64, None)? {
+        Fork::Child => {
+            // Holds the namespace open until the parent has its own descriptor of it and closes the pipe.
+            let _ = close_all_but(proof, &[wait.as_fd()]);
+            let _ = File::from(wait).read(&mut [0]);
+            exit_now(0)
+        }
+        Fork::Parent { pid, pidfd } => {
+            let namespace = write_maps(pid, uid_map, gid_map, false)
+                .and_then(|()| File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from));
+            drop(release);
+            rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), rustix::process::WaitIdOptions::EXITED)?;
+            namespace
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Attacks on the network boundary.
+
+pub(crate) mod internet;
+pub(crate) mod link;
+pub(crate) mod unix;

@@ -1,0 +1,125 @@
+//! The kinds of failure, and the one table that says how each appears to a user.
+//!
+//! Every public error of the project has a `kind()`. Faces never look at an error's type or text to decide
+//! what to answer: they look here.
+
+use serde::{Deserialize, Serialize};
+
+/// Why something that was asked for did not happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A field of the request is not acceptable; the message names it.
+    Validation,
+    /// The request is well-formed, but policy forbids it (a mount source, an operation).
+    Denied,
+    /// A control that was required cannot be enforced here.
+    Unenforceable,
+    /// What was asked for is not something this backend or version can do.
+    Unsupported,
+    SessionNotFound,
+    SessionConflict,
+    ProcessNotFound,
+    ProcessConflict,
+    /// A path inside the box is absent.
+    FileNotFound,
+    /// A file operation inside the box failed for another reason (permission, not a directory, no space).
+    FileFailed,
+    /// The program to run does not exist in the box.
+    CommandNotFound,
+    /// The program exists and cannot be executed.
+    CommandNotExecutable,
+    /// A configured bound of ours would be exceeded (sessions, bytes, arguments).
+    LimitExceeded,
+    /// The operation did not end in its time.
+    Timeout,
+    /// The backend is absent, or refuses to talk to us.
+    BackendUnavailable,
+    /// The runtime is not reachable or is shutting down.
+    RuntimeUnavailable,
+    /// A fault of ours or of the system below; the message says which step.
+    Internal,
+}
+
+/// How a kind is shown on each face.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appearance {
+    /// The class name in front of the message on LangBot's wire.
+    pub wire_class: &'static str,
+    pub http_status: u16,
+    /// The exit code of the command line.
+    pub exit_code: u8,
+}
+
+impl ErrorKind {
+    /// Every kind, in the order of declaration.
+    pub const ALL: [Self; 17] = [
+        Self::Validation,
+        Self::Denied,
+        Self::Unenforceable,
+        Self::Unsupported,
+        Self::SessionNotFound,
+        Self::SessionConflict,
+        Self::ProcessNotFound,
+        Self::ProcessConflict,
+        Self::FileNotFound,
+        Self::FileFailed,
+        Self::CommandNotFound,
+        Self::CommandNotExecutable,
+        Self::LimitExceeded,
+        Self::Timeout,
+        Self::BackendUnavailable,
+        Self::RuntimeUnavailable,
+        Self::Internal,
+    ];
+
+    /// The table. Exhaustive on purpose: a new kind has to choose.
+    pub const fn appearance(self) -> Appearance {
+        let (wire_class, http_status, exit_code) = match self {
+            Self::Validation => ("BoxValidationError", 400, 125),
+            Self::Denied => ("BoxValidationError", 403, 125),
+            Self::Unenforceable => ("BoxBackendUnavailableError", 422, 125),
+            Self::Unsupported => ("BoxValidationError", 501, 125),
+            Self::SessionNotFound => ("BoxSessionNotFoundError", 404, 125),
+            Self::SessionConflict => ("BoxSessionConflictError", 409, 125),
+            Self::ProcessNotFound => ("BoxManagedProcessNotFoundError", 404, 125),
+            Self::ProcessConflict => ("BoxManagedProcessConflictError", 409, 125),
+            Self::FileNotFound => ("BoxError", 404, 125),
+            Self::FileFailed => ("BoxError", 422, 125),
+            Self::CommandNotFound => ("BoxError", 422, 127),
+            Self::CommandNotExecutable => ("BoxError", 422, 126),
+            Self::LimitExceeded => ("BoxError", 429, 125),
+            Self::Timeout => ("BoxError", 504, 124),
+            Self::BackendUnavailable => ("BoxBackendUnavailableError", 503, 125),
+            Self::RuntimeUnavailable => ("BoxRuntimeUnavailableError", 503, 125),
+            Self::Internal => ("BoxError", 500, 125),
+        };
+        Appearance { wire_class, http_status, exit_code }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_listed_once_and_has_an_appearance_of_its_domain() {
+        for (index, kind) in ErrorKind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, index, "{kind:?} is out of order in ALL");
+            let shown = kind.appearance();
+            assert!((400..600).contains(&shown.http_status), "{kind:?}");
+            assert!((124..=127).contains(&shown.exit_code), "{kind:?}");
+            assert!(shown.wire_class.starts_with("Box") && shown.wire_class.ends_with("Error"), "{kind:?}");
+        }
+        assert_eq!(ErrorKind::Internal as usize + 1, ErrorKind::ALL.len(), "a kind is missing from ALL");
+    }
+
+    #[test]
+    fn the_shell_conventions_hold_for_exit_codes() {
+        assert_eq!(ErrorKind::Timeout.appearance().exit_code, 124);
+        assert_eq!(ErrorKind::CommandNotExecutable.appearance().exit_code, 126);
+        assert_eq!(ErrorKind::CommandNotFound.appearance().exit_code, 127);
+        assert_eq!(ErrorKind::Validation.appearance().exit_code, 125);
+    }
+}

@@ -1,0 +1,180 @@
+//! Making processes and ending this one: clone3, exec, wait with usage, immediate exit.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::check;
+
+/// Proof that this process has exactly one thread, so that a forked child may run ordinary code: no lock can be
+/// held by a thread that does not exist in the child.
+#[derive(Debug)]
+pub struct SingleThreaded(());
+
+impl SingleThreaded {
+    /// Looks at the kernel's own count. Whoever holds the proof must not start threads.
+    pub fn prove() -> io::Result<Self> {
+        let threads = std::fs::read_dir("/proc/self/task")?.count();
+        if threads == 1 {
+            Ok(Self(()))
+        } else {
+            Err(io::Error::other(format!("the process has {threads} threads, it must have one")))
+        }
+    }
+}
+
+/// linux/sched.h; libc's constant is too narrow for it.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Which side of a fork this is.
+#[derive(Debug)]
+pub enum Fork {
+    Child,
+    Parent { pid: i32, pidfd: OwnedFd },
+}
+
+/// Copies this process with clone3(2), into new namespaces (`flags` of the CLONE_NEW* family) and, when given,
+/// straight into a cgroup v2 directory.
+///
+/// # Errors
+/// What clone3 returns. A child that is made always gets a pidfd.
+pub fn fork(_: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
+    const NAMESPACES: u64 = (libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP) as u64;
+    if flags & !NAMESPACES != 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut pidfd: libc::c_int = -1;
+    let mut args = libc::clone_args {
+        flags: flags | libc::CLONE_PIDFD as u64,
+        pidfd: (&raw mut pidfd) as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: libc::SIGCHLD as u64,
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: 0,
+    };
+    if let Some(directory) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = directory.as_raw_fd() as u64;
+    }
+    // SAFETY: `args` and `pidfd` outlive the call, and the kernel writes to `pidfd` only. Without CLONE_VM (the
+    // mask above excludes it) the child has its own copy of the memory, and `SingleThreaded` says that no
+    // other thread could have left a lock held in that copy.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) };
+    match check(pid)? {
+        0 => Ok(Fork::Child),
+        pid => {
+            // SAFETY: in the parent of a successful CLONE_PIDFD, `pidfd` is a new descriptor nobody else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Fork::Parent { pid: pid as i32, pidfd })
+        }
+    }
+}
+
+/// Leaves namespaces of this process (CLONE_NEW* flags).
+pub fn unshare(_: &SingleThreaded, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: no pointer is passed; with one thread there is nobody whose view of the process could diverge.
+    let result = unsafe { libc::unshare(flags) };
+    check(result.into()).map(drop)
+}
+
+/// Arguments of [`execve`] in the kernel's form, made before the fork so that the child allocates nothing.
+#[derive(Debug)]
+pub struct ArgList {
+    strings: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl ArgList {
+    pub fn new(strings: Vec<CString>) -> Self {
+        let mut pointers: Vec<_> = strings.iter().map(|text| text.as_ptr()).collect();
+        pointers.push(std::ptr::null());
+        Self { strings, pointers }
+    }
+
+    pub fn strings(&self) -> &[CString] {
+        &self.strings
+    }
+}
+
+/// Replaces this process's program; returns only on failure.
+pub fn execve(program: &CStr, argv: &ArgList, env: &ArgList) -> io::Error {
+    // SAFETY: `program` is NUL-terminated; both lists are NULL-terminated by `ArgList::new` and point into
+    // strings that the lists own and that live across the call.
+    unsafe { libc::execve(program.as_ptr(), argv.pointers.as_ptr(), env.pointers.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Ends the process at once: no destructors, no buffers, no handlers. What a forked child uses.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit takes an integer and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// A child that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    pub pid: i32,
+    pub status: WaitStatus,
+    /// Of the child and the descendants it waited for.
+    pub user: Duration,
+    pub system: Duration,
+    pub peak_rss_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitStatus {
+    Code(i32),
+    Signal(i32),
+}
+
+/// Collects one ended child without waiting; `None` when there is none now.
+pub fn reap() -> io::Result<Option<Ended>> {
+    let mut status = 0;
+    // SAFETY: rusage is plain data, for which all zeroes is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live locals of the right type; the kernel writes them and keeps neither.
+    let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
+    match check(pid.into()) {
+        Ok(0) => Ok(None),
+        Ok(_) => Ok(Some(Ended {
+            pid,
+            status: if libc::WIFSIGNALED(status) {
+                WaitStatus::Signal(libc::WTERMSIG(status))
+            } else {
+                WaitStatus::Code(libc::WEXITSTATUS(status))
+            },
+            user: duration(usage.ru_utime),
+            system: duration(usage.ru_stime),
+            peak_rss_bytes: (usage.ru_maxrss as u64) * 1024,
+        })),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000)
+}
+
+/// Sends SIGKILL to every process this one may signal, itself and PID 1 excepted: in a PID namespace's init,
+/// to everything else in that namespace.
+pub fn kill_everyone_else() -> io::Result<()> {
+    // SAFETY: plain integers.
+    let result = unsafe { libc::kill(-1, libc::SIGKILL) };
+    match check(result.into()) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        other => other.map(drop),
+    }
+}
