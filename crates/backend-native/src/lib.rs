@@ -1,1 +1,24 @@
-//! placeholder
+//! Sessions on Sandcrate's own sandbox.
+//!
+//! [`NativeBackend`] holds one launcher (a process of its own, see `sandcrate_jail`), a pool of prepared boxes and
+//! the live sessions. The program that embeds it must call `sandcrate_jail::dispatch_role` first thing in `main`.
+
+mod accountant;
+mod backend;
+mod boxes;
+mod channel;
+mod config;
+mod exec;
+mod fd_io;
+mod files;
+mod instance;
+mod launcher;
+mod session;
+mod sources;
+mod storage;
+
+pub use backend::NativeBackend;
+pub use config::NativeConfig;
+
+/// The backend's name in configuration and reports.
+pub const NAME: &str = "native";

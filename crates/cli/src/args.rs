@@ -74,7 +74,10 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
             }
             _ if asks_for_json(&argv) => {
                 let text = error.render().to_string();
-                let failure = Failure::invalid(text.trim().trim_start_matches("error: "));
+                // The rest is advice for a terminal.
+                let text = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+                let failure = Failure::invalid(text)
+                    .hint("`sandcrate --help` and `sandcrate run --help` list what is accepted");
                 return failure::report(&failure.into(), OutputFormat::Json);
             }
             _ => {}

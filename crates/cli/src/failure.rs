@@ -82,7 +82,9 @@ fn backend_hint(error: &BackendError) -> Option<&'static str> {
         BackendError::Unenforceable { .. } => {
             "`sandcrate doctor` says how to have it here; without it in --require the box starts and reports the gap"
         }
-        BackendError::SessionEnded { .. } => "the box was ended from outside, or ran out of memory as a whole: try a larger --memory",
+        BackendError::SessionEnded { .. } => {
+            "the box was ended from outside, or ran out of memory as a whole: try a larger --memory"
+        }
         BackendError::MountDenied { .. } => "mount a directory of your own, such as `-v ./data:/data`",
         _ => return None,
     })
@@ -120,7 +122,8 @@ mod tests {
 
     #[test]
     fn the_kind_survives_added_context() {
-        let error = anyhow::Error::from(Failure::new(ErrorKind::Denied, "no").hint("ask")).context("mounting /x");
+        let error =
+            anyhow::Error::from(Failure::new(ErrorKind::Denied, "no").hint("ask")).context("mounting /x");
         let shown = Shown::of(&error);
         assert_eq!((shown.kind, shown.hint.as_deref()), (ErrorKind::Denied, Some("ask")));
         assert_eq!(shown.message, "mounting /x: no");

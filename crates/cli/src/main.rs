@@ -7,7 +7,6 @@ mod doctor;
 mod failure;
 mod manual;
 mod native;
-mod native_stub;
 mod output;
 mod run;
 mod settings;

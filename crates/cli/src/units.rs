@@ -72,7 +72,11 @@ pub(crate) fn show_size(bytes: u64) -> String {
         let one = 1_u64 << shift;
         if bytes >= one {
             let exact = bytes.is_multiple_of(one);
-            return if exact { format!("{}{unit}", bytes >> shift) } else { format!("{:.1}{unit}", bytes as f64 / one as f64) };
+            return if exact {
+                format!("{}{unit}", bytes >> shift)
+            } else {
+                format!("{:.1}{unit}", bytes as f64 / one as f64)
+            };
         }
     }
     format!("{bytes} bytes")
@@ -82,9 +86,9 @@ pub(crate) fn show_size(bytes: u64) -> String {
 pub(crate) fn show_duration(time: Duration) -> String {
     let millis = time.as_millis();
     match millis {
-        _ if millis % 1000 != 0 => format!("{millis}ms"),
-        _ if millis % 3_600_000 == 0 && millis > 0 => format!("{}h", millis / 3_600_000),
-        _ if millis % 60_000 == 0 && millis > 0 => format!("{}m", millis / 60_000),
+        _ if !millis.is_multiple_of(1000) => format!("{millis}ms"),
+        _ if millis.is_multiple_of(3_600_000) && millis > 0 => format!("{}h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) && millis > 0 => format!("{}m", millis / 60_000),
         _ => format!("{}s", millis / 1000),
     }
 }
@@ -114,9 +118,15 @@ mod tests {
 
     #[test]
     fn durations_in_every_accepted_form() {
-        for (text, millis) in
-            [("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("2h", 7_200_000), ("7", 7000), ("0", 0), ("1.5", 1500)]
-        {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("15m", 900_000),
+            ("2h", 7_200_000),
+            ("7", 7000),
+            ("0", 0),
+            ("1.5", 1500),
+        ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "s", "-1s", "10 years", "1e3", "999999d"] {

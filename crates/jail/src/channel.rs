@@ -58,57 +58,65 @@ impl Channel {
         Ok((Self { socket: a }, Self { socket: b }))
     }
 
-    /// Sends one message.
     pub fn send<M: Serialize>(&self, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
-        if body.len() < INLINE_BYTES {
-            return self.send_packet(&[IoSlice::new(&[INLINE]), IoSlice::new(&body)], fds);
-        }
-        let mut spill = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
-        spill.write_all(&body)?;
-        let mut all = fds.to_vec();
-        all.push(spill.as_fd());
-        self.send_packet(&[IoSlice::new(&[SPILLED])], &all)
+        send(self.as_fd(), message, fds)
     }
 
-    fn send_packet(&self, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        if fds.len() > MAX_FDS {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors in one message"));
-        }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "descriptors do not fit"));
-        }
-        sendmsg(&self.socket, parts, &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
-    }
-
-    /// Receives one message; `None` when the peer is gone.
+    /// `None` when the peer is gone.
     pub fn recv<M: DeserializeOwned>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-        let mut packet = vec![0; INLINE_BYTES + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received =
-            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut packet)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        let mut fds: Vec<OwnedFd> = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                fds.extend(received);
-            }
-        }
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err(invalid("a message was cut off"));
-        }
-        let Some((kind, inline)) = packet[..received.bytes].split_first() else { return Ok(None) };
-        let message = if *kind == SPILLED {
-            let spill = File::from(fds.pop().ok_or_else(|| invalid("a spilled message without its body"))?);
-            postcard::from_bytes(&read_from_start(&spill)?)
-        } else {
-            postcard::from_bytes(inline)
-        };
-        Ok(Some((message.map_err(|_| invalid("a message that does not decode"))?, fds)))
+        recv(self.as_fd())
     }
+}
+
+/// Sends one message over a channel's socket.
+pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    if body.len() < INLINE_BYTES {
+        return send_packet(socket, &[IoSlice::new(&[INLINE]), IoSlice::new(&body)], fds);
+    }
+    let mut spill = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
+    spill.write_all(&body)?;
+    let mut all = fds.to_vec();
+    all.push(spill.as_fd());
+    send_packet(socket, &[IoSlice::new(&[SPILLED])], &all)
+}
+
+fn send_packet(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if fds.len() > MAX_FDS {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors in one message"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "descriptors do not fit"));
+    }
+    sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives one message from a channel's socket; `None` when the peer is gone.
+pub fn recv<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    let mut packet = vec![0; INLINE_BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut packet)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(invalid("a message was cut off"));
+    }
+    let Some((kind, inline)) = packet[..received.bytes].split_first() else { return Ok(None) };
+    let message = if *kind == SPILLED {
+        let spill = File::from(fds.pop().ok_or_else(|| invalid("a spilled message without its body"))?);
+        postcard::from_bytes(&read_from_start(&spill)?)
+    } else {
+        postcard::from_bytes(inline)
+    };
+    Ok(Some((message.map_err(|_| invalid("a message that does not decode"))?, fds)))
 }
 
 fn read_from_start(mut spill: &File) -> io::Result<Vec<u8>> {

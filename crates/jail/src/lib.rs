@@ -5,7 +5,7 @@
 
 pub mod cgroup;
 mod cgroup_report;
-mod channel;
+pub mod channel;
 mod etc;
 pub mod identity;
 mod init;

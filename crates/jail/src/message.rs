@@ -156,6 +156,7 @@ pub struct ProcessEnd {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum FileOutcome {
+    Entry(FileFacts),
     Entries(Vec<FileFacts>),
     /// Bytes moved, and the size of the whole file.
     Moved { bytes: u64, file_bytes: u64 },

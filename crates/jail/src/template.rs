@@ -24,6 +24,7 @@ use rustix::fs::CWD;
 use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
 
 use crate::etc;
+use crate::identity::HOST_BASE;
 use crate::message::{Failure, Step};
 use crate::mounts::{PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make_tmpfs};
 
@@ -77,7 +78,7 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>) -> Result<Template, Failure> 
     attach(&proc, at("proc")).step("attaching /proc")?;
     attach(&usr, at("template/usr")).step("attaching /usr")?;
     let (links, system_directories) = system_entries(base, idmap)?;
-    etc::generate(Path::new("/etc"), Path::new(&at("template/etc"))).step("generating /etc")?;
+    etc::generate(Path::new("/etc"), Path::new(&at("template/etc")), idmap.map(|_| HOST_BASE)).step("generating /etc")?;
     build_dev(&at("template/dev"))?;
     let masks = masks_of(Path::new("/proc"));
     enter_root(base).step("entering the template")?;

@@ -92,7 +92,7 @@ fn reach(directory: i64, path: &str) -> [(&'static str, SysResult); 6] {
                 &path,
                 handle.as_mut_ptr(),
                 &raw mut mount_id,
-                0
+                libc::AT_SYMLINK_FOLLOW
             ),
         ),
     ]

@@ -13,6 +13,8 @@ pub(crate) enum Outcome {
     Failed(Errno),
     Killed(i32),
     Hung,
+    /// No child could be started, so nothing was tried.
+    NotMade(Errno),
 }
 
 impl Outcome {
@@ -21,7 +23,7 @@ impl Outcome {
         match self {
             Self::Failed(Errno(number)) => matches!(number, libc::EPERM | libc::EACCES | libc::ENOSYS),
             Self::Killed(signal) => signal == libc::SIGSYS,
-            Self::Returned(_) | Self::Hung => false,
+            Self::Returned(_) | Self::Hung | Self::NotMade(_) => false,
         }
     }
 
@@ -46,6 +48,7 @@ impl fmt::Display for Outcome {
             Self::Failed(errno) => errno.fmt(formatter),
             Self::Killed(signal) => write!(formatter, "killed by signal {signal}"),
             Self::Hung => formatter.write_str("no answer"),
+            Self::NotMade(errno) => write!(formatter, "not made: {errno}"),
         }
     }
 }
@@ -144,6 +147,12 @@ pub(crate) fn set_alarm(seconds: u32) {
     unsafe { libc::alarm(seconds) };
 }
 
+/// Makes this process the first to die when memory runs out, so that the flood's
+/// accounting is judged and not the kernel's choice of a victim.
+pub(crate) fn volunteer_for_oom() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+}
+
 /// Runs `attempt` in a child and returns how it ended.
 pub(crate) fn attempt_in_child(attempt: impl FnOnce() -> SysResult) -> Outcome {
     attempt_within(Duration::from_secs(5), attempt)
@@ -153,7 +162,7 @@ pub(crate) fn attempt_in_child(attempt: impl FnOnce() -> SysResult) -> Outcome {
 pub(crate) fn attempt_within(limit: Duration, attempt: impl FnOnce() -> SysResult) -> Outcome {
     let mut ends = [0i32; 2];
     if let Err(errno) = syscall!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) {
-        return Outcome::Failed(errno);
+        return Outcome::NotMade(errno);
     }
     let [reader, writer] = ends.map(i64::from);
     let spawned = Child::spawn(|| {
@@ -172,7 +181,7 @@ pub(crate) fn attempt_within(limit: Duration, attempt: impl FnOnce() -> SysResul
             Fate::Killed(signal) => Outcome::Killed(signal),
             Fate::Exited(_) => read_outcome(reader),
         },
-        Err(errno) => Outcome::Failed(errno),
+        Err(errno) => Outcome::NotMade(errno),
     };
     close(reader);
     outcome

@@ -149,6 +149,7 @@ const ATTACKS: &[Attack] = &[
     attack("RS-52", "rs_pipe", "[MIB]", "fill pipes", buffers::pipes),
     attack("RS-53", "rs_socket", "[MIB]", "fill socket buffers", buffers::sockets),
     attack("RS-54", "rs_msg", "[MIB]", "fill message queues", buffers::messages),
+    attack("RS-55", "rs_memfd", "[MIB]", "hold memory that no process maps", memory::ownerless),
     attack("TM-01", "tm_ignore", "[SECONDS]", "ignore all signals", time::ignore),
     attack("TM-02", "tm_daemon", "[FORM] [SECONDS]", "leave daemons behind", time::daemon),
 ];

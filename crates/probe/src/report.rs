@@ -21,6 +21,7 @@ pub(crate) struct Report {
     attempts: usize,
     breaches: Vec<String>,
     remarks: Vec<String>,
+    unmade: Vec<String>,
 }
 
 impl Report {
@@ -29,7 +30,27 @@ impl Report {
         let outcome = outcome.into();
         self.attempts += 1;
         println!("attempt: {what} -> {outcome}");
+        if let Outcome::NotMade(_) = outcome {
+            self.unmade.push(what.to_owned());
+        }
         outcome
+    }
+
+    /// Counts an attempt that is one of very many; only what is wrong with it gets a line.
+    pub(crate) fn quiet_must_fail(&mut self, what: &str, call: impl FnOnce() -> SysResult) {
+        match attempt_in_child(call) {
+            Outcome::Failed(_) | Outcome::Killed(libc::SIGSYS) => self.held(),
+            outcome => self.judge_failure(what, outcome),
+        }
+    }
+
+    /// Only a failed call holds: a child that died otherwise did not get to try.
+    fn judge_failure(&mut self, what: &str, outcome: Outcome) {
+        match self.attempt(what, outcome) {
+            Outcome::Returned(_) | Outcome::Hung => self.breach(format!("{what} -> {outcome}")),
+            Outcome::Killed(signal) if signal != libc::SIGSYS => self.unmade.push(what.to_owned()),
+            Outcome::Killed(_) | Outcome::Failed(_) | Outcome::NotMade(_) => {}
+        }
     }
 
     /// Counts an attempt that failed as it should and is not worth a line.
@@ -66,7 +87,7 @@ impl Report {
     ) -> Outcome {
         let outcome = self.attempt(what, attempt_in_child(call));
         let absent = matches!(outcome, Outcome::Failed(errno) if also.contains(&errno.0));
-        if !outcome.refused() && !absent {
+        if !outcome.refused() && !absent && !matches!(outcome, Outcome::NotMade(_)) {
             self.breach(format!("{what} -> {outcome}"));
         }
         outcome
@@ -74,10 +95,8 @@ impl Report {
 
     /// Runs `call` in a child; only success is a breach.
     pub(crate) fn must_fail(&mut self, what: &str, call: impl FnOnce() -> SysResult) -> Outcome {
-        let outcome = self.attempt(what, attempt_in_child(call));
-        if matches!(outcome, Outcome::Returned(_) | Outcome::Hung) {
-            self.breach(format!("{what} -> {outcome}"));
-        }
+        let outcome = attempt_in_child(call);
+        self.judge_failure(what, outcome);
         outcome
     }
 
@@ -125,10 +144,13 @@ impl Report {
             let shown: Vec<&str> = self.breaches.iter().take(4).map(String::as_str).collect();
             let count = self.breaches.len();
             return Ok(Verdict::Unsafe(format!(
-                "{count} of {} attempts: {}",
+                "{count} breaches in {} attempts: {}",
                 self.attempts,
                 shown.join("; ")
             )));
+        }
+        if let Some(first) = self.unmade.first() {
+            return Err(Usage(format!("{} attempts could not be made, first: {first}", self.unmade.len())));
         }
         if !self.remarks.is_empty() {
             return Ok(Verdict::Info(self.remarks.join("; ")));

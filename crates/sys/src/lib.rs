@@ -12,6 +12,8 @@ pub mod loopdev;
 pub mod mount;
 pub mod process;
 pub mod quota;
+#[cfg(feature = "reactor")]
+pub mod reactor;
 pub mod seccomp;
 pub mod signal;
 

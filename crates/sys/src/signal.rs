@@ -12,12 +12,21 @@ pub fn block_all() -> io::Result<()> {
 /// What a program expects to find when it starts: nothing blocked, every signal at its default. A server that
 /// ignores SIGPIPE would otherwise pass that on, and `yes | head` never ends.
 pub fn reset_for_exec() -> io::Result<()> {
-    for signal in 1..=64 {
-        if signal == libc::SIGKILL || signal == libc::SIGSTOP {
-            continue;
-        }
-        // SAFETY: SIG_DFL is a valid disposition; numbers that libc keeps for itself fail and are left alone.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    /// `struct sigaction` as the kernel has it; libc's functions refuse the two signals it keeps for itself.
+    #[repr(C)]
+    struct KernelAction {
+        handler: usize,
+        flags: libc::c_ulong,
+        restorer: usize,
+        mask: u64,
+    }
+    let default = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    for signal in (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
+        // SAFETY: the kernel reads one sigaction and is given the size of its mask; no old one is asked for.
+        let result = unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, std::ptr::null_mut::<u8>(), size_of::<u64>())
+        };
+        check(result)?;
     }
     change_mask(libc::SIG_UNBLOCK)
 }

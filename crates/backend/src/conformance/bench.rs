@@ -9,10 +9,11 @@ use bytes::Bytes;
 use sandcrate_protocol::ErrorKind;
 use tokio::time::{Instant, timeout};
 
+use super::live::Live;
 use super::{Check, Harness};
 use crate::{
-    Backend, BackendError, Collected, ExecEvent, ExecExit, ExecRequest, Execution, ExitStatus, FileReply,
-    FileRequest, SessionId, SessionInfo, SessionSpec, Stream,
+    Backend, BackendError, Collected, ExecRequest, ExitStatus, FileReply, FileRequest, SessionId,
+    SessionInfo, SessionSpec,
 };
 
 /// Returns an error with the message unless the condition holds.
@@ -155,7 +156,7 @@ impl TestBox {
     pub(super) async fn live(&self, request: ExecRequest) -> Result<Live, String> {
         let execution = self.backend.exec(&self.info.id, request).await;
         let execution = execution.map_err(|error| format!("exec: {}", chain(&error)))?;
-        Ok(Live { execution, seen: Vec::new() })
+        Ok(Live::new(execution))
     }
 
     pub(super) async fn file(&self, request: FileRequest) -> Result<FileReply, BackendError> {
@@ -201,53 +202,6 @@ impl TestBox {
 
     pub(super) async fn stop(&self) -> Check {
         self.backend.stop(&self.info.id).await.map_err(|error| format!("stop: {}", chain(&error)))
-    }
-}
-
-/// A running command whose standard output is read piece by piece.
-pub(super) struct Live {
-    pub(super) execution: Execution,
-    seen: Vec<u8>,
-}
-
-impl Live {
-    /// Reads until the text was seen; everything seen so far.
-    pub(super) async fn until(&mut self, text: &str) -> Result<String, String> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let seen = String::from_utf8_lossy(&self.seen).into_owned();
-            if seen.contains(text) {
-                return Ok(seen);
-            }
-            match tokio::time::timeout_at(deadline, self.execution.next()).await {
-                Ok(Some(ExecEvent::Output(_, data))) => self.seen.extend_from_slice(&data),
-                Ok(other) => return Err(format!("waited for {text:?}, saw {} and {other:?}", brief(&seen))),
-                Err(_) => return Err(format!("waited in vain for {text:?}, saw {}", brief(&seen))),
-            }
-        }
-    }
-
-    /// The first full line, without its end.
-    pub(super) async fn line(&mut self) -> Result<String, String> {
-        let seen = self.until("\n").await?;
-        Ok(seen.lines().next().unwrap_or_default().to_owned())
-    }
-
-    /// Reads to the end: all of standard output, and the exit.
-    pub(super) async fn end(&mut self) -> Result<(String, ExecExit), String> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match tokio::time::timeout_at(deadline, self.execution.next()).await {
-                Ok(Some(ExecEvent::Output(Stream::Stdout, data))) => self.seen.extend_from_slice(&data),
-                Ok(Some(ExecEvent::Output(Stream::Stderr, _))) => {}
-                Ok(Some(ExecEvent::Exit(exit))) => {
-                    return Ok((String::from_utf8_lossy(&self.seen).into_owned(), exit));
-                }
-                Ok(Some(ExecEvent::Failed(error))) => return Err(format!("failed: {}", chain(&error))),
-                Ok(None) => return Err("the events ended without an exit".to_owned()),
-                Err(_) => return Err("the command did not end".to_owned()),
-            }
-        }
     }
 }
 

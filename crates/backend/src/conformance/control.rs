@@ -5,6 +5,7 @@ use tokio::time::timeout;
 
 use super::Check;
 use super::bench::{Bench, PATIENCE, TestBox};
+use super::live::Live;
 use crate::{ExecControl, ExecEvent, ExecRequest, ExitStatus};
 
 pub(super) fn cases() -> Vec<super::Case> {
@@ -113,7 +114,7 @@ async fn a_stop_ends_running_commands(bench: &Bench) -> Check {
     Ok(())
 }
 
-async fn running(session: &TestBox) -> Result<super::bench::Live, String> {
+async fn running(session: &TestBox) -> Result<Live, String> {
     let mut live = session.live(ExecRequest::shell(TREE)).await?;
     live.line().await?;
     Ok(live)

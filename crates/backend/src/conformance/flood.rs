@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::Check;
-use super::bench::{Bench, Live, eventually};
+use super::bench::{Bench, eventually};
+use super::live::Live;
 use crate::{ExecEvent, ExecExit, ExecRequest, ExitStatus};
 
 pub(super) fn cases() -> Vec<super::Case> {

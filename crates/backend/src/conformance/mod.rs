@@ -38,6 +38,7 @@ mod file_errors;
 mod files;
 mod flood;
 mod limits;
+mod live;
 mod mounts;
 mod pty;
 mod session;

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::bench::{Bench, Live, TestBox};
+use super::bench::{Bench, TestBox};
+use super::live::Live;
 use super::{Check, Need};
 use crate::{ExecControl, ExecEvent, ExecRequest, ExitStatus, PtySize, Stream};
 
@@ -109,15 +110,16 @@ async fn ctrl_c_leaves_the_shell_behind_it_alone(bench: &Bench) -> Check {
     let session = bench.start().await?;
     let beside = session.text("sleep 60 > /dev/null 2>&1 & echo $!").await?;
     let (mut live, stdin) = open(&session, ExecRequest::argv(["sh", "-i"])).await?;
-    // The quotes keep the echo of what is typed from looking like the answer.
-    typed(&stdin, "echo be''gin; sleep 60\n").await?;
+    // The quotes keep the echo of what is typed from looking like the answer; the inner shell says it only when
+    // it is the terminal's foreground job.
+    typed(&stdin, "sh -c \"echo be''gin; sleep 60\"\n").await?;
     live.until("begin").await?;
     typed(&stdin, "\x03").await?;
     typed(&stdin, "echo ali''ve\n").await?;
     live.until("alive").await?;
     typed(&stdin, "exit 5\n").await?;
-    let (_, exit) = live.end().await?;
-    ensure_eq!(exit.status, ExitStatus::Code(5), "the status of the shell");
+    let (seen, exit) = live.end().await?;
+    ensure_eq!(exit.status, ExitStatus::Code(5), format!("the status of the shell that wrote {seen:?}"));
     ensure!(session.is_running(&beside).await?, "a process without the terminal is gone");
     Ok(())
 }

@@ -37,7 +37,10 @@ pub(super) struct Fix {
 }
 
 impl Fix {
-    pub(super) fn new<S: Into<String>>(steps: impl IntoIterator<Item = S>, until_then: impl Into<String>) -> Self {
+    pub(super) fn new<S: Into<String>>(
+        steps: impl IntoIterator<Item = S>,
+        until_then: impl Into<String>,
+    ) -> Self {
         Self { steps: steps.into_iter().map(Into::into).collect(), until_then: until_then.into() }
     }
 }

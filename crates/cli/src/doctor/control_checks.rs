@@ -58,7 +58,9 @@ fn fix(machine: &Machine, control: Control) -> Fix {
 /// What is so while the control is weak or absent.
 fn until_then(control: Control) -> &'static str {
     match control {
-        Control::Identity => "commands share the identity of the user who started them, inside namespaces of their own",
+        Control::Identity => {
+            "commands share the identity of the user who started them, inside namespaces of their own"
+        }
         Control::Namespaces => "commands see more of the machine than their own processes",
         Control::Filesystem => "commands may see more of the file system than they should",
         Control::ProcMasks => "commands can read about the machine in /proc",

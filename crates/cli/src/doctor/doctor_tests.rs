@@ -57,8 +57,10 @@ impl Fake {
     /// State, detail and fix of one check.
     fn check(&self, uid: u32, name: &str) -> (CheckState, String) {
         let checks = self.checks(&self.machine(uid));
-        let check = checks.into_iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no check {name}"));
-        let fix = check.fix.map_or_else(String::new, |fix| format!("{}\n{}", fix.steps.join("\n"), fix.until_then));
+        let check =
+            checks.into_iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no check {name}"));
+        let fix =
+            check.fix.map_or_else(String::new, |fix| format!("{}\n{}", fix.steps.join("\n"), fix.until_then));
         (check.state, format!("{}\n{fix}", check.detail))
     }
 }
@@ -109,7 +111,9 @@ fn each_fault_is_found_and_its_fix_is_exact() {
         (0, "core dumps", CheckState::Weak, &["/usr/share/apport/apport"], |fake| {
             fake.put("proc/sys/kernel/core_pattern", "|/usr/share/apport/apport %p");
         }),
-        (0, "disk quota", CheckState::Weak, &["apt-get install -y e2fsprogs"], |fake| fake.remove("sbin/mke2fs")),
+        (0, "disk quota", CheckState::Weak, &["apt-get install -y e2fsprogs"], |fake| {
+            fake.remove("sbin/mke2fs")
+        }),
         (0, "disk quota", CheckState::Weak, &["modprobe loop"], |fake| fake.remove("dev/loop-control")),
         (0, "overlayfs", CheckState::Weak, &["modprobe overlay", "--writable-root"], |fake| {
             fake.put("proc/filesystems", "nodev\tproc\n");
@@ -130,10 +134,14 @@ fn each_fault_is_found_and_its_fix_is_exact() {
 fn cgroups_of_every_kind_are_told_apart() {
     let fake = Fake::healthy();
     let v1 = |name: &str| format!("31 23 0:27 / /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}\n");
-    let hybrid = format!("{}{}{}30 23 0:26 / /unified rw - cgroup2 none rw\n", v1("memory"), v1("pids"), v1("cpu"));
+    let hybrid =
+        format!("{}{}{}30 23 0:26 / /unified rw - cgroup2 none rw\n", v1("memory"), v1("pids"), v1("cpu"));
     fake.put("proc/self/mountinfo", &hybrid);
     fake.put("unified/cgroup.controllers", "");
-    assert_eq!(Cgroups::of(&fake.machine(0)).mode(), "hybrid: v1 with memory, pids, cpu; v2 without controllers");
+    assert_eq!(
+        Cgroups::of(&fake.machine(0)).mode(),
+        "hybrid: v1 with memory, pids, cpu; v2 without controllers"
+    );
     assert_eq!(fake.check(0, "cgroups").0, CheckState::Ok);
 
     fake.put("proc/self/mountinfo", &v1("memory"));
@@ -149,7 +157,10 @@ fn an_ordinary_user_needs_a_delegated_cgroup() {
     let me = std::fs::metadata(fake.0.path()).unwrap().uid();
     let somebody_else = me + 1000;
     let (state, text) = fake.check(somebody_else, "cgroups");
-    assert!(state == CheckState::Weak && text.contains("systemd-run --user --scope -p Delegate=yes"), "{text}");
+    assert!(
+        state == CheckState::Weak && text.contains("systemd-run --user --scope -p Delegate=yes"),
+        "{text}"
+    );
     if me != 0 {
         fake.put("sys/fs/cgroup/user.slice/cgroup.controllers", "cpu memory pids");
         assert_eq!(fake.check(me, "cgroups").0, CheckState::Ok);
@@ -172,7 +183,15 @@ fn the_verdict_says_what_counts() {
     let checks = [Check::ok("kernel", "6.1")];
     assert_eq!(verdict(true, &checks, None), (true, "boxes run here with every control in force".to_owned()));
     assert!(!verdict(false, &checks, None).0);
-    let tried = |verdict| [Tried { id: "FS-06".into(), name: "mount".into(), what: String::new(), verdict, detail: String::new() }];
+    let tried = |verdict| {
+        [Tried {
+            id: "FS-06".into(),
+            name: "mount".into(),
+            what: String::new(),
+            verdict,
+            detail: String::new(),
+        }]
+    };
     let (ok, text) = verdict(true, &checks, Some(&tried(Verdict::Broken)));
     assert!(!ok && text.contains("DO NOT HOLD: FS-06"), "{text}");
     assert!(verdict(true, &checks, Some(&tried(Verdict::Held))).0);

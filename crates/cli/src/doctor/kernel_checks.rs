@@ -36,16 +36,24 @@ fn kernel(machine: &Machine) -> Check {
         let until = "boxes run; ending one command's tree needs more steps, Landlock may be absent";
         Check::weak("kernel", format!("Linux {major}.{minor}, 5.14 is wanted"), upgrade(until))
     } else {
-        Check::missing("kernel", format!("Linux {major}.{minor}, 5.12 is needed"), upgrade("no box can start"))
+        Check::missing(
+            "kernel",
+            format!("Linux {major}.{minor}, 5.12 is needed"),
+            upgrade("no box can start"),
+        )
     }
 }
 
 fn user_namespaces(machine: &Machine) -> Check {
     const NAME: &str = "user namespaces";
-    const UNTIL: &str = "no box can start as this user; as root boxes run where the kernel has user namespaces at all";
+    const UNTIL: &str =
+        "no box can start as this user; as root boxes run where the kernel has user namespaces at all";
     match machine.number("proc/sys/user/max_user_namespaces") {
         None => {
-            let fix = Fix::new(["boot a kernel with CONFIG_USER_NS=y (every distribution kernel has it)"], "no box can start");
+            let fix = Fix::new(
+                ["boot a kernel with CONFIG_USER_NS=y (every distribution kernel has it)"],
+                "no box can start",
+            );
             return Check::missing(NAME, "the kernel has none", fix);
         }
         Some(0) => {
@@ -74,20 +82,27 @@ fn user_namespaces(machine: &Machine) -> Check {
         return Check::missing(NAME, "kernel.unprivileged_userns_clone is 0: only root may make them", fix);
     }
     if machine.number("proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1) {
-        return Check::missing(NAME, "AppArmor restricts them for ordinary users (Ubuntu 23.10 and later)", apparmor_fix(UNTIL));
+        return Check::missing(
+            NAME,
+            "AppArmor restricts them for ordinary users (Ubuntu 23.10 and later)",
+            apparmor_fix(UNTIL),
+        );
     }
     Check::ok(NAME, "allowed for ordinary users")
 }
 
 /// A profile that gives this program, and nothing else, what Ubuntu took from all.
 fn apparmor_fix(until: &str) -> Fix {
-    let program = std::env::current_exe().map_or_else(|_| "/usr/local/bin/sandcrate".to_owned(), |exe| exe.display().to_string());
+    let program = std::env::current_exe()
+        .map_or_else(|_| "/usr/local/bin/sandcrate".to_owned(), |exe| exe.display().to_string());
     Fix::new(
         [
             "cat > /etc/apparmor.d/sandcrate <<'END'".to_owned(),
             "abi <abi/4.0>,".to_owned(),
             "include <tunables/global>".to_owned(),
-            format!("profile sandcrate {program} flags=(unconfined) {{ userns, include if exists <local/sandcrate> }}"),
+            format!(
+                "profile sandcrate {program} flags=(unconfined) {{ userns, include if exists <local/sandcrate> }}"
+            ),
             "END".to_owned(),
             "apparmor_parser -r /etc/apparmor.d/sandcrate".to_owned(),
         ],
@@ -97,7 +112,12 @@ fn apparmor_fix(until: &str) -> Fix {
 
 fn seccomp(machine: &Machine) -> Option<Check> {
     let actions = machine.text("proc/sys/kernel/seccomp/actions_avail")?;
-    let fix = || Fix::new(["boot a kernel with CONFIG_SECCOMP_FILTER=y"], "no box can start: the filter is never left out");
+    let fix = || {
+        Fix::new(
+            ["boot a kernel with CONFIG_SECCOMP_FILTER=y"],
+            "no box can start: the filter is never left out",
+        )
+    };
     Some(if actions.split_whitespace().any(|action| action == "errno") {
         Check::ok("seccomp filters", "the kernel has them")
     } else {
@@ -113,7 +133,11 @@ fn landlock(machine: &Machine) -> Option<Check> {
     } else {
         let parameter = format!("add `lsm=landlock,{modules}` to the kernel command line and reboot");
         let until = "boxes run; files are guarded by namespaces and mounts, without the second line";
-        Check::weak("landlock", format!("not among the active modules ({modules})"), Fix::new([parameter], until))
+        Check::weak(
+            "landlock",
+            format!("not among the active modules ({modules})"),
+            Fix::new([parameter], until),
+        )
     })
 }
 
@@ -144,19 +168,27 @@ fn privileges(machine: &Machine) -> Check {
     const NAME: &str = "privileges";
     if !machine.is_root() {
         let fix = Fix::new(
-            ["run as root (`sudo sandcrate …`) for a range of ids of its own, a hard disk quota on disk, a writable root"],
+            [
+                "run as root (`sudo sandcrate …`) for a range of ids of its own, a hard disk quota on disk, a writable root",
+            ],
             "boxes run as your own uid with one id inside; see the controls of the box below",
         );
         return Check::weak(NAME, format!("ordinary user {}", machine.user), fix);
     }
     if !machine.has_capability(CAP_SYS_ADMIN) {
         let fix = Fix::new(
-            ["docker: run this container with `--privileged`, or `--cap-add SYS_ADMIN` and no seccomp profile"],
+            [
+                "docker: run this container with `--privileged`, or `--cap-add SYS_ADMIN` and no seccomp profile",
+            ],
             "no box can start as this root; an ordinary user with user namespaces may do better",
         );
         return Check::missing(NAME, "root without CAP_SYS_ADMIN", fix);
     }
-    let detail = if machine.has_capability(CAP_SYS_RESOURCE) { "root" } else { "root without CAP_SYS_RESOURCE: limits cannot be raised, only lowered" };
+    let detail = if machine.has_capability(CAP_SYS_RESOURCE) {
+        "root"
+    } else {
+        "root without CAP_SYS_RESOURCE: limits cannot be raised, only lowered"
+    };
     Check::ok(NAME, detail)
 }
 
@@ -169,7 +201,11 @@ fn own_filter(machine: &Machine) -> Option<Check> {
         ["docker: run this container with `--security-opt seccomp=unconfined`"],
         "if the filter refuses clone, unshare or mount, no box can start; otherwise nothing is lost",
     );
-    Some(Check::weak("outer seccomp filter", "this process is already filtered, probably by a container engine", fix))
+    Some(Check::weak(
+        "outer seccomp filter",
+        "this process is already filtered, probably by a container engine",
+        fix,
+    ))
 }
 
 /// A core dump into a pipe ignores RLIMIT_CORE and starts a program of the host as root.
@@ -180,7 +216,11 @@ fn core_pattern(machine: &Machine) -> Option<Check> {
             ["sysctl -w kernel.core_pattern=core", "or leave it: boxes set RLIMIT_CORE to 0"],
             "a crash in a box may start the host's core handler, which reads what the box wrote",
         );
-        Check::weak("core dumps", format!("the kernel pipes them to `{}`", pattern.trim_start_matches('|')), fix)
+        Check::weak(
+            "core dumps",
+            format!("the kernel pipes them to `{}`", pattern.trim_start_matches('|')),
+            fix,
+        )
     } else {
         Check::ok("core dumps", "no handler on the host")
     })

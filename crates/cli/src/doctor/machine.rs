@@ -99,7 +99,8 @@ impl Machine {
 
     /// Major and minor.
     pub(super) fn kernel_version(&self) -> (u32, u32) {
-        let mut parts = self.kernel.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+        let mut parts =
+            self.kernel.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
     }
 

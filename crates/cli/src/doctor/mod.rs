@@ -68,7 +68,9 @@ struct Report {
 pub(crate) fn main(args: &DoctorArgs) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failure::report(&anyhow::Error::new(error).context("starting the runtime"), args.output),
+        Err(error) => {
+            return failure::report(&anyhow::Error::new(error).context("starting the runtime"), args.output);
+        }
     };
     let report = runtime.block_on(examine(args.attack));
     runtime.shutdown_background();
@@ -83,7 +85,9 @@ pub(crate) fn main(args: &DoctorArgs) -> ExitCode {
                 json.push(b'\n');
                 output::exit_code_after(output::print_bytes(&json), code)
             }
-            Err(error) => failure::report(&anyhow::Error::new(error).context("writing the report"), args.output),
+            Err(error) => {
+                failure::report(&anyhow::Error::new(error).context("writing the report"), args.output)
+            }
         },
     }
 }
@@ -130,7 +134,8 @@ fn without_pool() -> NativeConfig {
 
 fn verdict(runs: bool, checks: &[Check], attacks: Option<&[Tried]>) -> (bool, String) {
     let named = |state| {
-        let names: Vec<_> = checks.iter().filter(|check| check.state == state).map(|check| check.name.as_str()).collect();
+        let names: Vec<_> =
+            checks.iter().filter(|check| check.state == state).map(|check| check.name.as_str()).collect();
         names.join(", ")
     };
     if !runs {
@@ -138,8 +143,12 @@ fn verdict(runs: bool, checks: &[Check], attacks: Option<&[Tried]>) -> (bool, St
         let why = if missing.is_empty() { String::new() } else { format!("; missing: {missing}") };
         return (false, format!("no box can run here{why}"));
     }
-    let broken: Vec<_> =
-        attacks.unwrap_or_default().iter().filter(|tried| tried.verdict == Verdict::Broken).map(|tried| tried.id.as_str()).collect();
+    let broken: Vec<_> = attacks
+        .unwrap_or_default()
+        .iter()
+        .filter(|tried| tried.verdict == Verdict::Broken)
+        .map(|tried| tried.id.as_str())
+        .collect();
     if !broken.is_empty() {
         return (false, format!("boxes run here and DO NOT HOLD: {}", broken.join(", ")));
     }
@@ -149,7 +158,9 @@ fn verdict(runs: bool, checks: &[Check], attacks: Option<&[Tried]>) -> (bool, St
         (true, true) => format!("boxes run here with every control in force{held}"),
         (true, false) => format!("boxes run here{held}; weaker than they could be: {weak}"),
         (false, true) => format!("boxes run here{held}; missing: {missing}"),
-        (false, false) => format!("boxes run here{held}; missing: {missing}; weaker than they could be: {weak}"),
+        (false, false) => {
+            format!("boxes run here{held}; missing: {missing}; weaker than they could be: {weak}")
+        }
     };
     (true, text)
 }

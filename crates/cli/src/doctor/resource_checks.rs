@@ -28,11 +28,15 @@ impl Cgroups {
         for mount in machine.mounts() {
             match mount.kind.as_str() {
                 "cgroup2" if found.v2.is_none() => {
-                    let text = machine.text(&format!("{}/cgroup.controllers", mount.point)).unwrap_or_default();
+                    let text =
+                        machine.text(&format!("{}/cgroup.controllers", mount.point)).unwrap_or_default();
                     found.v2 = Some((mount.point, text.split_whitespace().map(str::to_owned).collect()));
                 }
                 "cgroup" => {
-                    let known = mount.options.split(',').filter(|option| !option.starts_with("name=") && *option != "rw");
+                    let known = mount
+                        .options
+                        .split(',')
+                        .filter(|option| !option.starts_with("name=") && *option != "rw");
                     found.v1.extend(known.map(str::to_owned));
                 }
                 _ => {}
@@ -44,8 +48,13 @@ impl Cgroups {
     /// As an operator names it.
     pub(super) fn mode(&self) -> String {
         let list = |names: &[String]| {
-            let known: Vec<_> = CONTROLLERS.iter().filter(|name| names.iter().any(|known| known == *name)).copied().collect();
-            if known.is_empty() { "without controllers".to_owned() } else { format!("with {}", known.join(", ")) }
+            let known: Vec<_> =
+                CONTROLLERS.iter().filter(|name| names.iter().any(|known| known == *name)).copied().collect();
+            if known.is_empty() {
+                "without controllers".to_owned()
+            } else {
+                format!("with {}", known.join(", "))
+            }
         };
         match (&self.v2, self.v1.is_empty()) {
             (Some((_, v2)), true) => format!("v2 {}", list(v2)),
@@ -56,18 +65,15 @@ impl Cgroups {
     }
 
     fn lacks(&self) -> Vec<&'static str> {
-        let has = |name: &str| self.v1.iter().chain(self.v2.iter().flat_map(|(_, v2)| v2)).any(|known| known == name);
+        let has = |name: &str| {
+            self.v1.iter().chain(self.v2.iter().flat_map(|(_, v2)| v2)).any(|known| known == name)
+        };
         CONTROLLERS.into_iter().filter(|name| !has(name)).collect()
     }
 }
 
 pub(super) fn all(machine: &Machine, state_dir: &Path, programs: &[PathBuf]) -> Vec<Check> {
-    vec![
-        cgroups(machine),
-        quota_tools(machine, programs),
-        overlay(machine),
-        state(machine, state_dir),
-    ]
+    vec![cgroups(machine), quota_tools(machine, programs), overlay(machine), state(machine, state_dir)]
 }
 
 fn cgroups(machine: &Machine) -> Check {
@@ -78,7 +84,12 @@ fn cgroups(machine: &Machine) -> Check {
     if !lacks.is_empty() {
         let detail = format!("{}: no {} controller", found.mode(), lacks.join(", "));
         let fix = match &machine.container {
-            Some(_) => Fix::new(["docker: run this container with `--privileged --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup`"], UNTIL),
+            Some(_) => Fix::new(
+                [
+                    "docker: run this container with `--privileged --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup`",
+                ],
+                UNTIL,
+            ),
             None => Fix::new(
                 [
                     "mount -t cgroup2 none /sys/fs/cgroup   # where nothing is mounted",
@@ -130,7 +141,10 @@ fn quota_tools(machine: &Machine, programs: &[PathBuf]) -> Check {
         return Check::weak(NAME, "mke2fs is not installed: no image for a hard quota", fix);
     }
     if !machine.path("dev/loop-control").exists() {
-        let fix = Fix::new(["modprobe loop", "docker: run this container with `--device /dev/loop-control`"], until);
+        let fix = Fix::new(
+            ["modprobe loop", "docker: run this container with `--device /dev/loop-control`"],
+            until,
+        );
         return Check::weak(NAME, "no loop devices: no image for a hard quota", fix);
     }
     Check::ok(NAME, "mke2fs and loop devices are there")
@@ -141,7 +155,10 @@ fn overlay(machine: &Machine) -> Check {
     if known.lines().any(|line| line.split_whitespace().next_back() == Some("overlay")) {
         return Check::ok("overlayfs", "the kernel has it");
     }
-    let fix = Fix::new(["modprobe overlay", "echo overlay > /etc/modules-load.d/sandcrate.conf   # to keep it"], "boxes run; --writable-root does not");
+    let fix = Fix::new(
+        ["modprobe overlay", "echo overlay > /etc/modules-load.d/sandcrate.conf   # to keep it"],
+        "boxes run; --writable-root does not",
+    );
     Check::weak("overlayfs", "not loaded", fix)
 }
 
@@ -152,21 +169,41 @@ fn state(machine: &Machine, state_dir: &Path) -> Check {
         let fix = Fix::new(["set SANDCRATE_STATE_DIR to an absolute path"], "no box can start");
         return Check::missing(NAME, format!("{} leads nowhere", state_dir.display()), fix);
     };
-    let elsewhere = |until: &str| Fix::new(["set SANDCRATE_STATE_DIR to a directory of yours on a local disk"], until);
+    let elsewhere =
+        |until: &str| Fix::new(["set SANDCRATE_STATE_DIR to a directory of yours on a local disk"], until);
     if rustix::fs::access(existing, rustix::fs::Access::WRITE_OK).is_err() {
-        return Check::missing(NAME, format!("{} is not writable for {}", existing.display(), machine.user), elsewhere("no box can start"));
+        return Check::missing(
+            NAME,
+            format!("{} is not writable for {}", existing.display(), machine.user),
+            elsewhere("no box can start"),
+        );
     }
     let Ok(facts) = rustix::fs::statfs(existing) else {
-        return Check::missing(NAME, format!("{} cannot be examined", existing.display()), elsewhere("no box can start"));
+        return Check::missing(
+            NAME,
+            format!("{} cannot be examined", existing.display()),
+            elsewhere("no box can start"),
+        );
     };
     let (kind, fit) = file_system(facts.f_type as u64);
     let free = facts.f_bavail.saturating_mul(u64::try_from(facts.f_bsize).unwrap_or(0));
     let detail = format!("{} on {kind}, {} free", state_dir.display(), show_size(free));
     if let Some(problem) = fit {
-        return Check::weak(NAME, format!("{detail}: {problem}"), elsewhere("boxes may start slowly, or with private files in the wrong ownership"));
+        return Check::weak(
+            NAME,
+            format!("{detail}: {problem}"),
+            elsewhere("boxes may start slowly, or with private files in the wrong ownership"),
+        );
     }
     if free < WANTED_FREE_BYTES {
-        return Check::weak(NAME, detail, Fix::new(["free some space, or set SANDCRATE_STATE_DIR to another disk"], "boxes start; they may find the disk full"));
+        return Check::weak(
+            NAME,
+            detail,
+            Fix::new(
+                ["free some space, or set SANDCRATE_STATE_DIR to another disk"],
+                "boxes start; they may find the disk full",
+            ),
+        );
     }
     Check::ok(NAME, detail)
 }

@@ -31,11 +31,17 @@ pub(super) fn render(report: &Report, paint: Paint) -> String {
 
 fn head(text: &mut String, report: &Report, paint: Paint) -> std::fmt::Result {
     let machine = &report.machine;
-    let container = machine.container.as_ref().map_or_else(String::new, |kind| format!(", inside a container ({kind})"));
+    let container =
+        machine.container.as_ref().map_or_else(String::new, |kind| format!(", inside a container ({kind})"));
     writeln!(text, "{}", paint.paint(BOLD, &format!("sandcrate {}", report.version)))?;
     writeln!(text, "  kernel        Linux {} {}", machine.kernel, machine.arch)?;
     writeln!(text, "  distribution  {}", machine.distribution)?;
-    writeln!(text, "  machine       {} CPUs, {} memory{container}", machine.cpus, show_size(machine.memory_bytes))?;
+    writeln!(
+        text,
+        "  machine       {} CPUs, {} memory{container}",
+        machine.cpus,
+        show_size(machine.memory_bytes)
+    )?;
     writeln!(text, "  user          {} (uid {})", machine.user, machine.uid)?;
     writeln!(text, "  cgroups       {}", report.cgroups)?;
     writeln!(text, "  state         {}\n", report.state_dir.display())

@@ -30,7 +30,7 @@ the same number.";
 
 /// Run one command in a new box, and exit with its code
 #[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, override_usage = "sandcrate run [OPTIONS] -- COMMAND [ARG]...")]
 pub(crate) struct RunArgs {
     /// Set a variable; a bare KEY passes the caller's value on
     #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = clap::value_parser!(OsString))]
@@ -49,27 +49,27 @@ pub(crate) struct RunArgs {
     pub(crate) volume: Vec<OsString>,
 
     /// Memory of the whole box
-    #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
+    #[arg(short, long, value_name = "SIZE", default_value = "512M", allow_negative_numbers = true, value_parser = parse_size)]
     pub(crate) memory: u64,
 
     /// CPUs the box may use at a time
-    #[arg(short, long, value_name = "NUMBER", default_value = "1", value_parser = parse_cpus)]
+    #[arg(short, long, value_name = "NUMBER", default_value = "1", allow_negative_numbers = true, value_parser = parse_cpus)]
     pub(crate) cpus: u32,
 
     /// Processes and threads of the box
-    #[arg(long, value_name = "NUMBER", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 128, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     pub(crate) pids_limit: u32,
 
     /// Hard limit for files in /workspace, HOME and a writable root [default: 1G, accounted]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = parse_size)]
     pub(crate) quota: Option<u64>,
 
     /// Size of /tmp; counts as memory
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", allow_negative_numbers = true, value_parser = parse_size)]
     pub(crate) tmp_size: u64,
 
     /// Wall time after which everything is killed; 0 for none
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", allow_negative_numbers = true, value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 
     /// What the box may reach

@@ -44,13 +44,17 @@ pub(super) fn variables(
 }
 
 /// One `KEY=VALUE`, or a bare `KEY` with the caller's value; nothing when the caller has none, as docker does.
-fn variable(text: &str, inherited: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<Option<(String, String)>> {
+fn variable(
+    text: &str,
+    inherited: impl Fn(&str) -> Option<OsString>,
+) -> anyhow::Result<Option<(String, String)>> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key, value.to_owned()),
         None => {
             check_env(text, "")?;
             let Some(value) = inherited(text) else { return Ok(None) };
-            let value = value.into_string().map_err(|_| Failure::invalid("the caller's value is not UTF-8"))?;
+            let value =
+                value.into_string().map_err(|_| Failure::invalid("the caller's value is not UTF-8"))?;
             (text, value)
         }
     };
@@ -82,7 +86,9 @@ pub(super) fn prepend_path(variables: &mut Variables, dirs: &[PathBuf]) -> anyho
 
 fn utf8(dir: &Path) -> anyhow::Result<&str> {
     let text = dir.to_str().filter(|text| !text.contains(':'));
-    Ok(text.ok_or_else(|| Failure::invalid(format!("the directory {} of the program cannot be put into PATH", dir.display())))?)
+    Ok(text.ok_or_else(|| {
+        Failure::invalid(format!("the directory {} of the program cannot be put into PATH", dir.display()))
+    })?)
 }
 
 #[cfg(test)]

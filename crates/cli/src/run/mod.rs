@@ -45,7 +45,9 @@ pub(crate) fn main(args: RunArgs) -> ExitCode {
     }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failure::report(&anyhow::Error::new(error).context("starting the runtime"), format),
+        Err(error) => {
+            return failure::report(&anyhow::Error::new(error).context("starting the runtime"), format);
+        }
     };
     let result = runtime.block_on(session::execute(&plan, config));
     // A thread may hang in a write to a reader that stopped reading; it ends with the process.

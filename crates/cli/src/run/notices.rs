@@ -10,11 +10,16 @@ pub(super) fn after(exit: &ExecExit, timeout: Option<Duration>) -> Vec<String> {
     let mut lines = Vec::new();
     if exit.timed_out {
         let limit = timeout.map_or_else(String::new, |limit| format!(" of {}", show_duration(limit)));
-        lines.push(format!("the time limit{limit} was hit and the command was killed; raise it with --timeout"));
+        lines.push(format!(
+            "the time limit{limit} was hit and the command was killed; raise it with --timeout"
+        ));
     }
     lines.extend(exit.limits_hit.iter().map(limit));
     if exit.dropped_bytes > 0 {
-        lines.push(format!("{} of output were dropped because they were not read in time", show_size(exit.dropped_bytes)));
+        lines.push(format!(
+            "{} of output were dropped because they were not read in time",
+            show_size(exit.dropped_bytes)
+        ));
     }
     lines
 }
@@ -24,9 +29,10 @@ fn limit(hit: &LimitHit) -> String {
         LimitHit::Memory { oom_kills, limit_bytes, tmpfs_bytes } => {
             let killed = count(*oom_kills, "process killed", "processes killed");
             // Worth a word when files in memory are a good part of the cause.
-            let files = tmpfs_bytes
-                .filter(|bytes| *bytes >= limit_bytes / 8)
-                .map_or_else(String::new, |bytes| format!("; {} of it were files in /tmp and /dev/shm", show_size(bytes)));
+            let files =
+                tmpfs_bytes.filter(|bytes| *bytes >= limit_bytes / 8).map_or_else(String::new, |bytes| {
+                    format!("; {} of it were files in /tmp and /dev/shm", show_size(bytes))
+                });
             let limit = show_size(*limit_bytes);
             format!("the memory limit of {limit} was hit ({killed}){files}; raise it with --memory")
         }

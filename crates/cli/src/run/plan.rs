@@ -122,7 +122,8 @@ fn limits(memory: u64, cpus: u32, pids: u32, tmp: u64, quota: Option<u64>) -> an
             .hint("sizes are such as 512M, 1G, 64k or a number of bytes")
             .into());
     }
-    let mut limits = Limits { memory_bytes: memory, cpu_millis: cpus, pids, tmp_bytes: tmp, ..Limits::default() };
+    let mut limits =
+        Limits { memory_bytes: memory, cpu_millis: cpus, pids, tmp_bytes: tmp, ..Limits::default() };
     if let Some(bytes) = quota {
         limits.disk = DiskLimit::Hard(bytes);
     }

@@ -31,8 +31,29 @@ fn the_defaults_are_those_that_users_depend_on() {
 #[test]
 fn flags_land_in_the_spec() {
     let plan = planned(&[
-        "-m", "1G", "-c", "1.5", "--pids-limit", "7", "--quota", "64M", "--tmp-size", "1M", "--timeout", "0",
-        "--writable-root", "-w", "sub/dir", "-n", "mine", "--require", "memory,pids", "-i", "--", "cat", "-n",
+        "-m",
+        "1G",
+        "-c",
+        "1.5",
+        "--pids-limit",
+        "7",
+        "--quota",
+        "64M",
+        "--tmp-size",
+        "1M",
+        "--timeout",
+        "0",
+        "--writable-root",
+        "-w",
+        "sub/dir",
+        "-n",
+        "mine",
+        "--require",
+        "memory,pids",
+        "-i",
+        "--",
+        "cat",
+        "-n",
     ])
     .unwrap();
     assert_eq!(plan.spec.limits.memory_bytes, 1 << 30);

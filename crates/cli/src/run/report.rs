@@ -1,6 +1,8 @@
 //! The document of `-o json`.
 
-use sandcrate_backend::{ExecExit, ExitStatus, LimitHit, MemoryScope, Mount, Network, RootAccess, SessionInfo};
+use sandcrate_backend::{
+    ExecExit, ExitStatus, LimitHit, MemoryScope, Mount, Network, RootAccess, SessionInfo,
+};
 use sandcrate_protocol::Enforcement;
 use serde::Serialize;
 
@@ -168,8 +170,9 @@ impl RunReport {
 
     /// One document with a line end.
     pub(crate) fn to_json(&self) -> Vec<u8> {
-        let mut json = serde_json::to_vec_pretty(self)
-            .unwrap_or_else(|error| format!("{{\"ok\":false,\"error\":{{\"message\":{:?}}}}}", error.to_string()).into());
+        let mut json = serde_json::to_vec_pretty(self).unwrap_or_else(|error| {
+            format!("{{\"ok\":false,\"error\":{{\"message\":{:?}}}}}", error.to_string()).into()
+        });
         json.push(b'\n');
         json
     }
@@ -210,7 +213,8 @@ fn base64(data: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(data.len().div_ceil(3) * 4);
     for chunk in data.chunks(3) {
-        let bits = chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        let bits =
+            chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
         for place in 0..4 {
             let sextet = (bits >> (18 - 6 * place) & 0x3f) as usize;
             out.push(if place <= chunk.len() { ALPHABET[sextet] as char } else { '=' });
@@ -225,9 +229,14 @@ mod tests {
 
     #[test]
     fn base64_as_the_rfc_has_it() {
-        for (data, expected) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")]
-        {
+        for (data, expected) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+        ] {
             assert_eq!(base64(data.as_bytes()), expected);
         }
         assert_eq!(base64(&[0xff, 0xfe, 0xfd]), "//79");

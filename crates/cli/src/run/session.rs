@@ -35,7 +35,12 @@ pub(super) struct Ended {
 
 impl Ended {
     fn early(signal: i32) -> Self {
-        Self { ending: Ending::Signal(signal), session: None, stdout: Kept::default(), stderr: Kept::default() }
+        Self {
+            ending: Ending::Signal(signal),
+            session: None,
+            stdout: Kept::default(),
+            stderr: Kept::default(),
+        }
     }
 }
 

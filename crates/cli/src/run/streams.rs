@@ -56,8 +56,12 @@ pub(super) async fn drain(execution: &mut Execution, sink: &mut Sink) -> anyhow:
                     let written = tokio::task::spawn_blocking(move || write(stream, &data)).await?;
                     match written {
                         Ok(()) => {}
-                        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Drained::BrokenPipe),
-                        Err(error) => return Err(BackendError::failed("writing the command's output", error).into()),
+                        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                            return Ok(Drained::BrokenPipe);
+                        }
+                        Err(error) => {
+                            return Err(BackendError::failed("writing the command's output", error).into());
+                        }
                     }
                 }
                 Sink::Keep { stdout, stderr } => match stream {

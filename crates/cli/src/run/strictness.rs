@@ -48,7 +48,8 @@ mod tests {
     #[test]
     fn words_add_up_without_repeats() {
         assert_eq!(strictness(&[]), Strictness::BestEffort);
-        let both = [Required::One(Control::Pids), Required::One(Control::Memory), Required::One(Control::Pids)];
+        let both =
+            [Required::One(Control::Pids), Required::One(Control::Memory), Required::One(Control::Pids)];
         assert_eq!(strictness(&both), Strictness::Require(vec![Control::Memory, Control::Pids]));
         assert_eq!(strictness(&[Required::All, both[0]]), Strictness::Require(Control::ALL.to_vec()));
     }

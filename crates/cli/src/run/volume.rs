@@ -24,7 +24,11 @@ pub(super) fn source_of(path: &Path, own_state: &[PathBuf]) -> anyhow::Result<Pa
     let canonical = path.canonicalize().map_err(|error| {
         let missing = error.kind() == std::io::ErrorKind::NotFound;
         let problem = if missing { "does not exist".to_owned() } else { format!("cannot be used: {error}") };
-        let hint = if missing { "create it first; sandcrate does not make host directories" } else { "check the permissions of the path" };
+        let hint = if missing {
+            "create it first; sandcrate does not make host directories"
+        } else {
+            "check the permissions of the path"
+        };
         Failure::new(ErrorKind::Validation, format!("host path `{}` {problem}", path.display())).hint(hint)
     })?;
     match refused_source(&canonical, own_state) {
@@ -50,12 +54,15 @@ fn split(flag: &OsStr) -> anyhow::Result<(&Path, &str, MountAccess)> {
         _ => (text, MountAccess::ReadWrite),
     };
     let colon = text.iter().rposition(|byte| *byte == b':').ok_or_else(|| malformed("has no `:`"))?;
-    let target = std::str::from_utf8(&text[colon + 1..]).map_err(|_| malformed("the target must be UTF-8"))?;
+    let target =
+        std::str::from_utf8(&text[colon + 1..]).map_err(|_| malformed("the target must be UTF-8"))?;
     if colon == 0 {
         return Err(malformed("the source is empty").into());
     }
     if !target.starts_with('/') {
-        return Err(malformed("the target must be an absolute path, and the only options are `ro` and `rw`").into());
+        return Err(
+            malformed("the target must be an absolute path, and the only options are `ro` and `rw`").into()
+        );
     }
     Ok((Path::new(OsStr::from_bytes(&text[..colon])), target, access))
 }

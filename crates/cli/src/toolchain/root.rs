@@ -15,7 +15,18 @@ const NEVER: [&str; 6] = ["/etc", "/proc", "/sys", "/dev", "/run", "/boot"];
 
 /// Places that hold more than one installation: never mounted themselves.
 const SHARED: [&str; 12] = [
-    "/", "/root", "/home", "/opt", "/srv", "/var", "/var/lib", "/var/tmp", "/tmp", "/mnt", "/media", "/workspace",
+    "/",
+    "/root",
+    "/home",
+    "/opt",
+    "/srv",
+    "/var",
+    "/var/lib",
+    "/var/tmp",
+    "/tmp",
+    "/mnt",
+    "/media",
+    "/workspace",
 ];
 
 /// What marks a directory with a `bin` as an installation of its own.
@@ -70,7 +81,10 @@ pub(super) fn drop_covered(roots: &mut Vec<ToolRoot>) {
     roots.retain(|root| {
         !all.iter().any(|other| {
             other != root
-                && root.path.strip_prefix(&other.path).is_ok_and(|rest| other.source.join(rest) == root.source)
+                && root
+                    .path
+                    .strip_prefix(&other.path)
+                    .is_ok_and(|rest| other.source.join(rest) == root.source)
         })
     });
 }

@@ -37,7 +37,9 @@ pub(super) fn target(path: &Path, around: &Surroundings) -> Target {
         && let Some(root) = dir.parent()
     {
         let program = if root.join("versions").is_dir() {
-            chosen_versions(root, around).iter().find_map(|version| program_in(&root.join("versions"), version, name))
+            chosen_versions(root, around)
+                .iter()
+                .find_map(|version| program_in(&root.join("versions"), version, name))
         } else if root.join("installs").is_dir() {
             installed(&root.join("installs"), name, around)
         } else {
@@ -45,7 +47,8 @@ pub(super) fn target(path: &Path, around: &Surroundings) -> Target {
         };
         return program.map_or(Target::Unknown, Target::Program);
     }
-    if path.canonicalize().is_ok_and(|real| real.file_name().is_some_and(|real| real == "rustup")) && name != "rustup"
+    if path.canonicalize().is_ok_and(|real| real.file_name().is_some_and(|real| real == "rustup"))
+        && name != "rustup"
     {
         return rustup(name, around).map_or(Target::Unknown, Target::Program);
     }
@@ -61,10 +64,14 @@ fn chosen_versions(root: &Path, around: &Surroundings) -> Vec<String> {
     if let Some(chosen) = manager.and_then(|manager| around.var(manager.variable)) {
         return chosen.split(':').map(str::to_owned).collect();
     }
-    let project = manager
-        .and_then(|manager| around.cwd.ancestors().map(|dir| dir.join(manager.project_file)).find(|file| file.is_file()));
+    let project = manager.and_then(|manager| {
+        around.cwd.ancestors().map(|dir| dir.join(manager.project_file)).find(|file| file.is_file())
+    });
     let text = std::fs::read_to_string(project.unwrap_or_else(|| root.join("version"))).unwrap_or_default();
-    text.lines().map(|line| line.split('#').next().unwrap_or_default().trim().to_owned()).filter(|v| !v.is_empty()).collect()
+    text.lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim().to_owned())
+        .filter(|v| !v.is_empty())
+        .collect()
 }
 
 /// The program of that name in a version, which may be given by its beginning (`3.11`).
@@ -98,14 +105,19 @@ fn installed(installs: &Path, name: &std::ffi::OsStr, around: &Surroundings) -> 
                 let line = text.lines().find(|line| line.split_whitespace().next() == Some(&plugin_name))?;
                 line.split_whitespace().nth(1).map(|version| plugin.join(version))
             });
-        let dir = wanted.filter(|dir| has(dir)).or_else(|| newest(&plugin, |version| has(&plugin.join(version))))?;
+        let dir = wanted
+            .filter(|dir| has(dir))
+            .or_else(|| newest(&plugin, |version| has(&plugin.join(version))))?;
         Some(dir.join("bin").join(name))
     })
 }
 
 /// rustup's proxies: the toolchain by variable, else the default one.
 fn rustup(name: &std::ffi::OsStr, around: &Surroundings) -> Option<PathBuf> {
-    let home = around.var("RUSTUP_HOME").map(PathBuf::from).or_else(|| Some(around.home.as_ref()?.join(".rustup")))?;
+    let home = around
+        .var("RUSTUP_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(around.home.as_ref()?.join(".rustup")))?;
     let settings = std::fs::read_to_string(home.join("settings.toml")).unwrap_or_default();
     let default = settings.lines().find_map(|line| {
         let (key, value) = line.split_once('=')?;
@@ -121,7 +133,8 @@ fn rustup(name: &std::ffi::OsStr, around: &Surroundings) -> Option<PathBuf> {
 
 /// The directory below `dir` with the highest version among those whose name is `fit`.
 fn newest(dir: &Path, fit: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    let names = std::fs::read_dir(dir).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names =
+        std::fs::read_dir(dir).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| fit(name)).max_by_key(|name| version_key(name)).map(|name| dir.join(name))
 }
 

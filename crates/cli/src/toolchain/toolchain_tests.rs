@@ -185,9 +185,17 @@ fn a_shim_is_replaced_by_the_version_it_would_start() {
     assert_eq!(tree.resolve(&shim).program, Some(tree.at(".pyenv/versions/3.9.18/bin/python3")));
 
     tree.file(".python-version", "3.11 # by its beginning\n");
-    assert_eq!(tree.roots("python3"), [tree.at(".pyenv/versions/3.11.10")], "the project's, newest that fits");
+    assert_eq!(
+        tree.roots("python3"),
+        [tree.at(".pyenv/versions/3.11.10")],
+        "the project's, newest that fits"
+    );
     let tree = tree.var("PYENV_VERSION", "3.12.0:3.11.2");
-    assert_eq!(tree.roots("python3"), [tree.at(".pyenv/versions/3.11.2")], "the variable's, first that is there");
+    assert_eq!(
+        tree.roots("python3"),
+        [tree.at(".pyenv/versions/3.11.2")],
+        "the variable's, first that is there"
+    );
 }
 
 #[test]

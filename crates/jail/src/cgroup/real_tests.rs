@@ -283,7 +283,7 @@ fn without_v2_every_listed_process_is_killed() {
     );
     let procs = &cgroup.usage_dirs().unwrap()[0];
     eventually("7 processes", || {
-        pids_below(procs.as_fd()).unwrap().len() == 6
+        pids_below(procs.as_fd()).unwrap().len() == 7
     });
     cgroup.kill().unwrap();
     assert!(pids_below(procs.as_fd()).unwrap().is_empty());

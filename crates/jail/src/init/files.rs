@@ -43,7 +43,7 @@ fn become_user(identity: Identity, filter: &[Instruction]) -> Result<(), Failure
 fn perform(operation: &FileOperation, data: Option<OwnedFd>) -> Result<FileOutcome, Failure> {
     let pipe = || data.map(File::from).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF)).step("a pipe is needed");
     match operation {
-        FileOperation::Stat { path } => Ok(FileOutcome::Entries(vec![facts(&to_path(path)).step("stat")?])),
+        FileOperation::Stat { path } => facts(&to_path(path)).map(FileOutcome::Entry).step("stat"),
         FileOperation::List { path, max_entries } => list(&to_path(path), *max_entries).step("list"),
         FileOperation::Read { path, offset, limit } => {
             let pipe = pipe()?;
@@ -95,7 +95,8 @@ fn list(path: &Path, max_entries: u64) -> io::Result<FileOutcome> {
 fn read(path: &Path, offset: u64, limit: u64, mut pipe: File) -> io::Result<FileOutcome> {
     let mut file = open_regular(File::options().read(true), path)?;
     let file_bytes = file.metadata()?.len();
-    file.seek(SeekFrom::Start(offset))?;
+    // Beyond the end there is nothing, however far.
+    file.seek(SeekFrom::Start(offset.min(file_bytes)))?;
     let bytes = match io::copy(&mut file.take(limit), &mut pipe) {
         // The reader has had enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,

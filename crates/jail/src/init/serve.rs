@@ -29,9 +29,15 @@ struct Init<'a> {
     /// By pid.
     children: HashMap<i32, Child>,
     idle: Vec<CommandCgroup>,
-    /// Cgroups of commands that have ended and left children behind.
-    lingering: Vec<CommandCgroup>,
+    /// Cgroups of commands that have ended, until they are empty.
+    lingering: Vec<Lingering>,
     made_cgroups: u32,
+}
+
+struct Lingering {
+    cgroup: CommandCgroup,
+    /// A cgroup that was killed once kills whatever is cloned into it later (Linux 6.18): it is not used again.
+    killed: bool,
 }
 
 struct Child {
@@ -40,7 +46,7 @@ struct Child {
 }
 
 enum Task {
-    Command { cgroup: Option<(CommandCgroup, CpuTime)>, script: bool },
+    Command { cgroup: Option<(CommandCgroup, CpuTime)>, script: bool, killed: bool },
     Worker,
 }
 
@@ -129,7 +135,7 @@ impl Init<'_> {
         match fork(&self.proof, 0, cgroup.as_ref().map(CommandCgroup::dir)) {
             Ok(Fork::Child) => become_program(id, command, &stdio, self.identity, self.filter, &self.control),
             Ok(Fork::Parent { pid, .. }) => {
-                let task = Task::Command { cgroup: cgroup.map(|made| (made, before)), script: command.script.is_some() };
+                let task = Task::Command { cgroup: cgroup.map(|made| (made, before)), script: command.script.is_some(), killed: false };
                 self.children.insert(pid, Child { id, task });
                 if let Some(master) = master {
                     let _ = self.control.send(&InitReply::Terminal { id }, &[master.as_fd()]);
@@ -177,11 +183,11 @@ impl Init<'_> {
         }
     }
 
-    fn kill(&self, id: u32) {
-        let Some((pid, child)) = self.children.iter().find(|(_, child)| child.id == id) else { return };
+    fn kill(&mut self, id: u32) {
+        let Some((pid, child)) = self.children.iter_mut().find(|(_, child)| child.id == id) else { return };
         let pid = Pid::from_raw(*pid);
-        match (&child.task, pid) {
-            (Task::Command { cgroup: Some((cgroup, _)), .. }, _) if cgroup.kill().is_ok() => {}
+        match (&mut child.task, pid) {
+            (Task::Command { cgroup: Some((cgroup, _)), killed, .. }, _) if cgroup.kill().is_ok() => *killed = true,
             (Task::Worker, Some(pid)) => drop(kill_process(pid, Signal::KILL)),
             // Without a cgroup nobody can say which processes are whose: all of them end.
             _ => drop(kill_everyone_else()),
@@ -208,7 +214,7 @@ impl Init<'_> {
             WaitStatus::Code(code) => EndStatus::Code(code),
             WaitStatus::Signal(signal) => EndStatus::Signal(signal),
         };
-        let Task::Command { cgroup, script } = child.task else {
+        let Task::Command { cgroup, script, killed } = child.task else {
             if ended.status != WaitStatus::Code(0) {
                 let failure = Failure { step: "the worker was ended".into(), errno: libc::EINTR };
                 self.reply(&InitReply::FileDone { id: child.id, outcome: Err(failure) });
@@ -231,7 +237,7 @@ impl Init<'_> {
             peak_rss_bytes: ended.peak_rss_bytes,
         };
         self.reply(&InitReply::Exited { id: child.id, ended });
-        self.lingering.extend(cgroup.map(|(cgroup, _)| cgroup));
+        self.lingering.extend(cgroup.map(|(cgroup, _)| Lingering { cgroup, killed }));
         if script {
             let path = script_path(child.id).into_bytes();
             self.start_worker(child.id, &FileOperation::Remove { path }, None);
@@ -240,10 +246,10 @@ impl Init<'_> {
 
     /// Keeps or removes the cgroups that have become empty. After the reply: nobody waits for it.
     fn tidy(&mut self) {
-        for cgroup in std::mem::take(&mut self.lingering) {
+        for Lingering { cgroup, killed } in std::mem::take(&mut self.lingering) {
             if cgroup.populated().unwrap_or(true) {
-                self.lingering.push(cgroup);
-            } else if self.idle.len() < IDLE_CGROUPS {
+                self.lingering.push(Lingering { cgroup, killed });
+            } else if !killed && self.idle.len() < IDLE_CGROUPS {
                 self.idle.push(cgroup);
             } else {
                 // One that cannot be removed goes with the box.

@@ -53,9 +53,14 @@ struct BoxRecord {
 
 /// The launcher's life: standard input is the channel to the daemon.
 pub(crate) fn run() -> ! {
+    let Ok(proof) = SingleThreaded::prove() else { exit_now(1) };
     let Ok(control) = sandcrate_sys::fd::take_stdin().map(Channel::from) else { exit_now(1) };
+    // Whatever else the daemon had open when it started us.
+    if sandcrate_sys::fd::close_all_but(&proof, &[control.as_fd()]).is_err() {
+        exit_now(1);
+    }
     let reporter = control.as_fd().try_clone_to_owned().map(Channel::from);
-    let result = start::start(control).and_then(Launcher::serve);
+    let result = start::start(proof, control).and_then(Launcher::serve);
     if let (Err(failure), Ok(reporter)) = (result, reporter) {
         let _ = reporter.send(&LauncherReply::Unusable { failure }, &[]);
         exit_now(1);

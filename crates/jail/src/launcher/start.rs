@@ -17,9 +17,7 @@ use crate::identity::{HOST_BASE, ID_COUNT, IdMapping};
 use crate::message::{Failure, LauncherConfig, LauncherReply, Step};
 use crate::{template, userns};
 
-pub(super) fn start(control: Channel) -> Result<Launcher, Failure> {
-    let proof = SingleThreaded::prove().step("counting threads")?;
-    sandcrate_sys::fd::close_all_but(&proof, &[control.as_fd()]).step("closing inherited descriptors")?;
+pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher, Failure> {
     // Ctrl-C at a terminal is for the daemon; it decides what becomes of the boxes.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"sandcrate-box");

@@ -21,9 +21,9 @@ fn run(filter: &[Instruction], arch: u32, number: u32, args: &[u64; 6]) -> (u32,
     let word = |offset: u32| match offset {
         0 => number,
         4 => arch,
-        16..=63 if offset % 4 == 0 => {
+        16..=63 if offset.is_multiple_of(4) => {
             let arg = args[(offset as usize - 16) / 8];
-            if offset % 8 == 0 {
+            if offset.is_multiple_of(8) {
                 arg as u32
             } else {
                 (arg >> 32) as u32
@@ -123,6 +123,16 @@ fn foreign_architectures_are_killed_and_x32_is_not_implemented() {
     let x32_read = 0x4000_0000;
     let (got, _) = run(&filter, table::AUDIT_ARCH, x32_read, &[0; 6]);
     assert_eq!(got, 0x0005_0000 | libc::ENOSYS as u32);
+}
+
+#[test]
+fn x32_is_not_implemented_whatever_a_policy_says_of_unknown_numbers() {
+    let policy = Policy::parse("strict", "default = \"EPERM\"\nunknown = \"EPERM\"", &[]).unwrap();
+    let filter = compile(&policy, features()[0]).unwrap();
+    for (number, errno) in [(0x3fff_ffff, libc::EPERM), (0x4000_0000, libc::ENOSYS)] {
+        let (got, _) = run(&filter, table::AUDIT_ARCH, number, &[0; 6]);
+        assert_eq!(got, 0x0005_0000 | errno as u32);
+    }
 }
 
 #[test]

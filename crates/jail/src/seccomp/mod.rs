@@ -16,9 +16,7 @@ mod table;
 
 pub use compile::{MAX_INSTRUCTIONS, compile};
 pub use sandcrate_sys::seccomp::Instruction;
-pub use policy::{
-    Action, Case, Condition, Errno, Features, Network, Policy, PolicyError, Test, Verdict, Width,
-};
+pub use policy::{Action, Errno, Features, Network, Policy, PolicyError};
 
 macro_rules! policy_file {
     ($name:literal) => {

@@ -49,24 +49,24 @@ pub enum Action {
 /// An `int` argument is its low half whatever the high half holds, so comparing
 /// all of it would let a caller dodge a rule by setting a high bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Width {
+pub(super) enum Width {
     Low32,
     Full64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Test {
+pub(super) enum Test {
     AnyOf(Vec<u64>),
     NoneOf(Vec<u64>),
 }
 
 /// A test of one masked argument.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Condition {
-    pub arg: u8,
-    pub width: Width,
-    pub mask: u64,
-    pub test: Test,
+pub(super) struct Condition {
+    pub(super) arg: u8,
+    pub(super) width: Width,
+    pub(super) mask: u64,
+    pub(super) test: Test,
 }
 
 impl Condition {
@@ -81,16 +81,16 @@ impl Condition {
 
 /// An action taken when all conditions hold.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Case {
-    pub when: Vec<Condition>,
-    pub action: Action,
+pub(super) struct Case {
+    pub(super) when: Vec<Condition>,
+    pub(super) action: Action,
 }
 
 /// The fate of a call: that of the first case that holds, or `otherwise`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Verdict {
-    pub cases: Vec<Case>,
-    pub otherwise: Action,
+pub(super) struct Verdict {
+    pub(super) cases: Vec<Case>,
+    pub(super) otherwise: Action,
 }
 
 impl Verdict {

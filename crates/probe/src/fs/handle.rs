@@ -23,9 +23,17 @@ impl FileHandle {
 /// Descriptors that stand for a kernel file system without any path (6.18).
 const PIDFS_ROOT: i64 = -10002;
 const NSFS_ROOT: i64 = -10003;
-/// Inode numbers of the initial namespaces, which are the same on every machine.
-const INITIAL_NAMESPACES: [(&str, u32); 4] =
-    [("user", 0xEFFF_FFFD), ("pid", 0xEFFF_FFFC), ("uts", 0xEFFF_FFFE), ("mnt", 0xEFFF_FFF8)];
+/// Number, kind and inode of the initial namespaces, which are the same on every machine.
+const INITIAL_NAMESPACES: [(&str, u32, i32, u32); 8] = [
+    ("ipc", 1, libc::CLONE_NEWIPC, 0xEFFF_FFFF),
+    ("uts", 2, libc::CLONE_NEWUTS, 0xEFFF_FFFE),
+    ("user", 3, libc::CLONE_NEWUSER, 0xEFFF_FFFD),
+    ("pid", 4, libc::CLONE_NEWPID, 0xEFFF_FFFC),
+    ("cgroup", 5, libc::CLONE_NEWCGROUP, 0xEFFF_FFFB),
+    ("time", 6, 0x80, 0xEFFF_FFFA),
+    ("net", 7, libc::CLONE_NEWNET, 0xEFFF_FFF9),
+    ("mnt", 8, libc::CLONE_NEWNS, 0xEFFF_FFF8),
+];
 
 /// FS-12: open_by_handle_at for root inodes of common file systems and for real handles.
 pub(crate) fn handle(_arguments: &[String]) -> AttackResult {
@@ -50,11 +58,11 @@ pub(crate) fn handle(_arguments: &[String]) -> AttackResult {
     for (name, guess) in guesses {
         try_open(&mut report, &format!("{name} through the working directory"), libc::AT_FDCWD.into(), guess);
     }
-    for (name, inode) in INITIAL_NAMESPACES {
-        let guess = FileHandle::of(0xf1, &[0, 0, 0, inode]);
+    for (name, number, kind, inode) in INITIAL_NAMESPACES {
+        let guess = FileHandle::of(0xf1, &[number, 0, kind as u32, inode]);
         try_open(&mut report, &format!("initial {name} namespace"), NSFS_ROOT, guess);
     }
-    try_open(&mut report, "pid 1 by pidfs", PIDFS_ROOT, FileHandle::of(0xf2, &[1, 0]));
+    try_open(&mut report, "pid 1 by pidfs", PIDFS_ROOT, FileHandle::of(0xfe, &[1, 0]));
     report.verdict("open_by_handle_at is refused")
 }
 

@@ -95,6 +95,7 @@ pub(crate) fn procsys(_arguments: &[String]) -> AttackResult {
 fn walk_for_writable(report: &mut Report, directory: &Path, depth: usize, deadline: Instant) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if Instant::now() > deadline {
+            report.remark(format!("no time left to look below {}", directory.display()));
             return;
         }
         let Ok(kind) = entry.file_type() else { continue };

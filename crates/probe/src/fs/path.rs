@@ -86,18 +86,17 @@ fn through_own_links(canary: &Canary, report: &mut Report) {
         return;
     };
     let climb = "../".repeat(40);
-    let targets = [
-        canary.path().to_owned(),
-        format!("{climb}{}", canary.path()),
-        "/proc/1/root".to_owned(),
-        "/proc/self/root/..".to_owned(),
-        "/proc/1/cwd/../../../..".to_owned(),
-    ];
-    for (index, target) in targets.iter().enumerate() {
+    let files = [canary.path().to_owned(), format!("{climb}{}", canary.path())];
+    let directories = ["/proc/1/root", "/proc/self/root/..", "/proc/1/cwd/../../../.."].map(str::to_owned);
+    for (index, target) in files.iter().chain(&directories).enumerate() {
         let link = scratch.join(format!("link{index}"));
-        if symlink(target, &link).is_ok() {
-            let link = link.display().to_string();
+        if symlink(target, &link).is_err() {
+            continue;
+        }
+        let link = link.display().to_string();
+        if index < files.len() {
             canary.look_at(report, &link);
+        } else {
             canary.look_below(report, &link);
         }
     }

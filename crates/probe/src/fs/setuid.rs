@@ -213,8 +213,13 @@ fn immutable(report: &mut Report, directory: &str) {
     }
     report.must_fail("immutable flag by file_setattr", || {
         on_file(&|name, _| {
-            let attributes = [u64::from(XFLAG_IMMUTABLE), 0, 0];
-            syscall!(SYS_FILE_SETATTR, libc::AT_FDCWD, name, attributes.as_ptr(), 24, 0)
+            let set = |flags: u32| {
+                let attributes = [u64::from(flags), 0, 0];
+                syscall!(SYS_FILE_SETATTR, libc::AT_FDCWD, name, attributes.as_ptr(), 24, 0)
+            };
+            let done = set(XFLAG_IMMUTABLE)?;
+            let _ = set(0);
+            Ok(done)
         })
     });
 }

@@ -2,6 +2,7 @@
 
 use super::namespace::write_file;
 use crate::child::Child;
+use crate::fs::path::scratch_directory;
 use crate::report::{AttackResult, Report};
 use crate::sys::{SysResult, syscall};
 
@@ -93,8 +94,17 @@ pub(crate) fn core(_arguments: &[String]) -> AttackResult {
     report.verdict("no core file is written")
 }
 
+/// Crashes a child that asks for as much core as it may have, in a directory it may write.
 fn crash(report: &mut Report, signal: i32) {
+    let scratch = scratch_directory();
     let spawned = Child::spawn(|| {
+        let _ = scratch.as_deref().map(std::env::set_current_dir);
+        let mut limit = [0u64; 2];
+        let resource = libc::RLIMIT_CORE as i32;
+        let _ = syscall!(libc::SYS_prlimit64, 0, resource, 0, limit.as_mut_ptr());
+        let _ = syscall!(libc::SYS_prlimit64, 0, resource, [limit[1]; 2].as_ptr(), 0);
+        // SAFETY: restoring the default action needs no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
         let _ = syscall!(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1);
         let _: SysResult = syscall!(libc::SYS_kill, std::process::id(), signal);
         std::thread::sleep(std::time::Duration::from_secs(1));
@@ -102,7 +112,11 @@ fn crash(report: &mut Report, signal: i32) {
     });
     let Ok(mut child) = spawned else { return };
     let _ = child.wait(std::time::Duration::from_secs(3));
+    if let Some(scratch) = scratch {
+        let _ = std::fs::remove_dir_all(scratch);
+    }
     let dumped = child.poll().is_some_and(|status| libc::WCOREDUMP(status));
+    report.held();
     println!("attempt: crash by signal {signal} -> core dumped: {dumped}");
     if dumped {
         report.breach(format!("signal {signal} dumped core"));

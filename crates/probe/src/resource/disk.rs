@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::{directory_and_number, number};
-use crate::child::{Outcome, attempt_within};
+use crate::child::{Outcome, attempt_within, volunteer_for_oom};
 use crate::report::{AttackResult, Report, Usage};
 use crate::sys::{Errno, SysResult, close, cstring, syscall};
 
@@ -117,7 +117,7 @@ pub(crate) fn bytes(arguments: &[String]) -> AttackResult {
     for (name, form) in FORMS {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            println!("attempt: {name} -> no time left");
+            report.remark(format!("no time left for {name}"));
             continue;
         }
         let filled = Filled::new(&directory)?;
@@ -125,7 +125,8 @@ pub(crate) fn bytes(arguments: &[String]) -> AttackResult {
         match report.attempt(&what, attempt_within(left, || form(&filled.0, mib))) {
             Outcome::Returned(_) => report.breach(format!("{what} fits")),
             Outcome::Failed(errno) => by_quota |= [libc::ENOSPC, libc::EDQUOT].contains(&errno.0),
-            Outcome::Killed(libc::SIGBUS | libc::SIGKILL) => by_quota = true,
+            Outcome::Killed(libc::SIGBUS) => by_quota = true,
+            Outcome::NotMade(_) => {}
             Outcome::Killed(_) | Outcome::Hung => report.remark(format!("{what} was not answered")),
         }
     }
@@ -135,6 +136,9 @@ pub(crate) fn bytes(arguments: &[String]) -> AttackResult {
     report.verdict(&format!("{mib} MiB do not fit"))
 }
 
+/// Makes one inode at a path.
+type InodeForm = (&'static str, fn(&str) -> SysResult);
+
 /// RS-08: `COUNT` inodes below a directory, as files and then as other kinds.
 pub(crate) fn inodes(arguments: &[String]) -> AttackResult {
     let (directory, count) = directory_and_number(arguments, None)?;
@@ -142,7 +146,7 @@ pub(crate) fn inodes(arguments: &[String]) -> AttackResult {
     let mut report = Report::default();
     let mut made = 0;
     let mut stops = Vec::new();
-    let forms: [(&str, fn(&str) -> SysResult); 4] = [
+    let forms: [InodeForm; 4] = [
         ("file", |path| create(path).inspect(|fd| close(*fd))),
         ("directory", |path| syscall!(libc::SYS_mkdir, &cstring(path), 0o700)),
         ("symlink", |path| syscall!(libc::SYS_symlink, c"x", &cstring(path))),
@@ -194,6 +198,7 @@ pub(crate) fn tmpfs(arguments: &[String]) -> AttackResult {
         return report.verdict("no memory-backed directory is writable");
     }
     let outcome = attempt_within(Duration::from_secs(14), || {
+        volunteer_for_oom();
         let mut total = 0;
         for directory in &filled {
             let before = total;

@@ -6,7 +6,7 @@ use super::crew::take_together;
 use super::number;
 use crate::child::{Outcome, attempt_within};
 use crate::report::{AttackResult, Report, Usage};
-use crate::sys::{Errno, SysResult, syscall};
+use crate::sys::{SysResult, syscall};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -59,7 +59,7 @@ fn must_be_stopped(report: &mut Report, what: &str, take: impl FnOnce() -> SysRe
     match report.attempt(what, attempt_within(Duration::from_secs(6), take)) {
         Outcome::Returned(_) => report.breach(format!("{what} succeeded")),
         Outcome::Hung => report.remark(format!("{what} neither ended nor was stopped")),
-        Outcome::Failed(_) | Outcome::Killed(_) => {}
+        Outcome::Failed(_) | Outcome::Killed(_) | Outcome::NotMade(_) => {}
     }
 }
 
@@ -71,8 +71,15 @@ pub(crate) fn one(arguments: &[String]) -> AttackResult {
     must_be_stopped(&mut report, &format!("{mib} MiB private"), || anonymous(size, libc::MAP_PRIVATE));
     must_be_stopped(&mut report, &format!("{mib} MiB shared"), || anonymous(size, libc::MAP_SHARED));
     must_be_stopped(&mut report, &format!("{mib} MiB mapped memfd"), || by_descriptor(size));
-    must_be_stopped(&mut report, &format!("{mib} MiB written to a memfd"), || written(size));
     report.verdict(&format!("{mib} MiB cannot be held"))
+}
+
+/// RS-55: memory that belongs to no address space, so that a kill by size hits somebody else.
+pub(crate) fn ownerless(arguments: &[String]) -> AttackResult {
+    let mib: usize = number(arguments, Some(300))?;
+    let mut report = Report::default();
+    must_be_stopped(&mut report, &format!("{mib} MiB written to a memfd"), || written(mib * MIB));
+    report.verdict(&format!("{mib} MiB without an owner cannot be held"))
 }
 
 /// RS-04: four processes share `MIB` mebibytes.
@@ -83,7 +90,7 @@ pub(crate) fn several(arguments: &[String]) -> AttackResult {
     let takings = take_together(CREW, Duration::from_secs(10), || {
         u64::from(anonymous(share, libc::MAP_PRIVATE).is_ok())
     })
-    .map_err(|Errno(number)| Usage(format!("no pipe: {number}")))?;
+    .map_err(|errno| Usage(format!("cannot start the children: {errno}")))?;
     let mut report = Report::default();
     let held = takings.total;
     println!("attempt: {CREW} children, {mib} MiB together -> {held} hold it, {} killed", takings.killed);

@@ -12,12 +12,14 @@ fn sleep_long() -> i32 {
     0
 }
 
+type ForkForm = (&'static str, fn() -> Result<Child, crate::sys::Errno>);
+
 /// RS-01: `N` sleeping children, by fork and then by clone.
 pub(crate) fn fork(arguments: &[String]) -> AttackResult {
     let wanted: usize = number(arguments, None)?;
     let mut children = Vec::new();
     let mut stops = Vec::new();
-    let forms: [(&str, fn() -> Result<Child, crate::sys::Errno>); 2] =
+    let forms: [ForkForm; 2] =
         [("fork", || Child::spawn(sleep_long)), ("clone", || Child::spawn_by_clone(sleep_long))];
     for (name, form) in forms {
         while children.len() < wanted {

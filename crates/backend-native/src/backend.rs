@@ -1,0 +1,271 @@
+//! The native backend: sessions on `jail`.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use rustix::process::getpid;
+use sandcrate_backend::{
+    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, SessionId, SessionInfo,
+    SessionSpec, SweepReport,
+};
+use sandcrate_jail::NetworkMode;
+use sandcrate_jail::identity::IdMapping;
+use sandcrate_jail::message::LauncherConfig;
+use sandcrate_protocol::{Control, Enforcement};
+use tokio::task::JoinSet;
+
+use crate::NAME;
+use crate::boxes::{Pool, PreparedBox};
+use crate::config::NativeConfig;
+use crate::instance::{self, Instance};
+use crate::launcher::{Launcher, lock};
+use crate::session::{Ingredients, Session, network_mode};
+use crate::sources::{Source, open_source};
+use crate::storage::Storage;
+use crate::{exec, files};
+
+/// Boxes made by Sandcrate itself.
+#[derive(Debug)]
+pub struct NativeBackend {
+    config: NativeConfig,
+    mapping: IdMapping,
+    launcher: Mutex<Arc<Launcher>>,
+    /// How many launchers there were; each has cgroups of its own.
+    launchers: std::sync::atomic::AtomicU32,
+    pool: Arc<Pool>,
+    sessions: Mutex<HashMap<SessionId, Slot>>,
+    next_storage: std::sync::atomic::AtomicU64,
+    /// The pool's filler and the sweep at the start.
+    tasks: Mutex<JoinSet<()>>,
+    /// Last: its directory goes when everything else is gone.
+    instance: Instance,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Starting,
+    Live(Arc<Session>),
+}
+
+impl NativeBackend {
+    /// Takes a place in the state directory and starts a launcher. What dead instances left is swept meanwhile.
+    pub async fn open(config: NativeConfig) -> Result<Self, BackendError> {
+        let instance = Instance::create(&config.state_dir).map_err(|error| {
+            BackendError::failed(format!("taking a place in the state directory {}", config.state_dir.display()), error)
+        })?;
+        let launcher = Arc::new(spawn_launcher(&config, &instance.name, 0)?);
+        let mut tasks = JoinSet::new();
+        let state_dir = config.state_dir.clone();
+        tasks.spawn_blocking(move || {
+            if let Err(error) = instance::sweep(&state_dir) {
+                tracing::warn!(%error, "what dead instances left cannot be removed");
+            }
+        });
+        let backend = Self {
+            mapping: IdMapping::for_this_user(),
+            launcher: Mutex::new(launcher),
+            launchers: std::sync::atomic::AtomicU32::new(0),
+            pool: Arc::new(Pool::new(config.pool)),
+            sessions: Mutex::default(),
+            next_storage: std::sync::atomic::AtomicU64::new(1),
+            tasks: Mutex::new(tasks),
+            instance,
+            config,
+        };
+        backend.fill_pool();
+        Ok(backend)
+    }
+
+    /// What holds for every box made here, whatever its session.
+    pub async fn common_enforcement(&self) -> Result<Enforcement, BackendError> {
+        self.launcher()?.ready().await
+    }
+
+    /// The living launcher; a new one when the last has died.
+    fn launcher(&self) -> Result<Arc<Launcher>, BackendError> {
+        let mut current = lock(&self.launcher);
+        if current.is_dead() {
+            let number = self.launchers.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            tracing::warn!("the launcher has died; starting another");
+            *current = Arc::new(spawn_launcher(&self.config, &self.instance.name, number)?);
+        }
+        Ok(Arc::clone(&current))
+    }
+
+    fn fill_pool(&self) {
+        if self.pool.wants_filling()
+            && let Ok(launcher) = self.launcher()
+        {
+            let pool = Arc::clone(&self.pool);
+            let mut tasks = lock(&self.tasks);
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(async move { pool.fill(launcher).await });
+        }
+    }
+
+    fn session(&self, id: &SessionId) -> Result<Arc<Session>, BackendError> {
+        match lock(&self.sessions).get(id) {
+            Some(Slot::Live(session)) => Ok(Arc::clone(session)),
+            _ => Err(BackendError::SessionNotFound { session: id.clone() }),
+        }
+    }
+
+    async fn start_session(&self, spec: SessionSpec) -> Result<Arc<Session>, BackendError> {
+        let started = Instant::now();
+        let launcher = self.launcher()?;
+        let common = launcher.ready().await?;
+        let network = network_mode(spec.network);
+        let sources = self.open_sources(&spec).await?;
+        let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("box-{number}");
+        let directory = self.instance.directory.join(&name);
+        let start = async {
+            let storage = Storage::create(&self.instance.directory, &name, spec.limits.disk).await?;
+            let made = Ingredients { spec, mapping: self.mapping, sources, storage, common, started };
+            let ready = if network == NetworkMode::Off { self.pool.take(&launcher) } else { None };
+            let prepared = match ready {
+                Some(prepared) => prepared,
+                None => PreparedBox::make(launcher, network).await?,
+            };
+            Session::start(made, prepared).await
+        };
+        let result = start.await;
+        if result.is_err() {
+            // The box is ended by its own drop; its files are nobody's now.
+            let _ = tokio::task::spawn_blocking(move || sandcrate_jail::remove_tree::remove(&directory)).await;
+        }
+        result
+    }
+
+    /// Off the async threads: a check may have to walk a directory.
+    async fn open_sources(&self, spec: &SessionSpec) -> Result<Vec<Source>, BackendError> {
+        if spec.mounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mounts = spec.mounts.clone();
+        let state: Vec<PathBuf> = self.config.state_dir.canonicalize().into_iter().collect();
+        let opened = tokio::task::spawn_blocking(move || mounts.iter().map(|mount| open_source(mount, &state)).collect());
+        opened.await.unwrap_or_else(|error| Err(BackendError::failed("checking mounts", std::io::Error::other(error))))
+    }
+}
+
+fn spawn_launcher(config: &NativeConfig, instance: &str, number: u32) -> Result<Launcher, BackendError> {
+    let config_message = LauncherConfig {
+        instance: if number == 0 { instance.to_owned() } else { format!("{instance}-{number}") },
+        cgroup_parent: config.cgroup_parent.clone(),
+        daemon_pid: getpid().as_raw_pid(),
+    };
+    Launcher::spawn(&config.launcher, &config_message)
+}
+
+/// Frees a reserved id when a start fails or is cancelled.
+struct Reservation<'a> {
+    sessions: &'a Mutex<HashMap<SessionId, Slot>>,
+    id: SessionId,
+    kept: bool,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            lock(self.sessions).remove(&self.id);
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for NativeBackend {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            pty: true,
+            files: true,
+            writable_root: !self.mapping.is_rootless(),
+            host_network: true,
+            host_mounts: true,
+            hard_disk_quota: true,
+            // Known once the launcher is up; until then nothing is promised.
+            kill_one_command: lock(&self.launcher).known().is_some_and(|held| held.holds(Control::CommandKill)),
+        }
+    }
+
+    async fn probe(&self) -> Result<(), BackendError> {
+        self.launcher()?.ready().await.map(drop)
+    }
+
+    async fn start(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
+        spec.validate()?;
+        let id = spec.id.clone();
+        let mut reservation = {
+            let mut sessions = lock(&self.sessions);
+            if sessions.contains_key(&id) {
+                return Err(BackendError::SessionExists { session: id });
+            }
+            sessions.insert(id.clone(), Slot::Starting);
+            Reservation { sessions: &self.sessions, id: id.clone(), kept: false }
+        };
+        let session = self.start_session(spec).await?;
+        let info = session.info.clone();
+        lock(&self.sessions).insert(id, Slot::Live(session));
+        reservation.kept = true;
+        drop(reservation);
+        self.fill_pool();
+        Ok(info)
+    }
+
+    async fn exec(&self, session: &SessionId, request: ExecRequest) -> Result<Execution, BackendError> {
+        exec::exec(&self.session(session)?, request).await
+    }
+
+    async fn files(&self, session: &SessionId, request: FileRequest) -> Result<FileReply, BackendError> {
+        files::perform(&self.session(session)?, request).await
+    }
+
+    async fn is_alive(&self, session: &SessionId) -> bool {
+        self.session(session).is_ok_and(|session| session.is_alive())
+    }
+
+    async fn stop(&self, session: &SessionId) -> Result<(), BackendError> {
+        let live = {
+            let mut sessions = lock(&self.sessions);
+            match sessions.get(session) {
+                Some(Slot::Live(_)) => sessions.remove(session),
+                _ => None,
+            }
+        };
+        match live {
+            Some(Slot::Live(session)) => session.stop().await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
+        // Boxes die with their owner.
+        Ok(Vec::new())
+    }
+
+    async fn sweep(&self) -> Result<SweepReport, BackendError> {
+        let state_dir = self.config.state_dir.clone();
+        let swept = tokio::task::spawn_blocking(move || instance::sweep(&state_dir)).await;
+        let swept = swept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        swept.map_err(|error| BackendError::failed("sweeping the state directory", error))
+    }
+
+    async fn shutdown(&self) {
+        let sessions: Vec<_> = lock(&self.sessions).drain().collect();
+        for (_, slot) in sessions {
+            if let Slot::Live(session) = slot
+                && let Err(error) = session.stop().await
+            {
+                tracing::warn!(session.id = session.id.as_str(), error = &error as &dyn std::error::Error, "a session did not end cleanly");
+            }
+        }
+        self.pool.drain();
+    }
+}

@@ -1,0 +1,136 @@
+//! Boxes before they belong to a session: made one at a time, or kept ready.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Signal, pidfd_send_signal};
+use sandcrate_backend::BackendError;
+use sandcrate_jail::cgroup::UsageReader;
+use sandcrate_jail::message::InitReply;
+use sandcrate_jail::{Channel, NetworkMode};
+
+use crate::channel::AsyncChannel;
+use crate::launcher::{Launcher, Replies, lock, step_failed, unavailable};
+
+/// A box whose init waits for a session's plan. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct PreparedBox {
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) box_id: u64,
+    pub(crate) replies: Replies,
+    pub(crate) control: AsyncChannel,
+    pub(crate) life: Life,
+    pub(crate) usage: UsageReader,
+}
+
+/// Kills the box's init, and with it everything in the box, when dropped.
+#[derive(Debug)]
+pub(crate) struct Life(OwnedFd);
+
+impl Life {
+    pub(crate) fn end(&self) {
+        // One that has ended already is no matter.
+        let _ = pidfd_send_signal(&self.0, Signal::KILL);
+    }
+
+    /// Readable when init has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut ready = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count > 0)
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl PreparedBox {
+    pub(crate) async fn make(launcher: Arc<Launcher>, network: NetworkMode) -> Result<Self, BackendError> {
+        launcher.ready().await?;
+        let failed = |error| BackendError::failed("making init's channel", error);
+        let (ours, theirs) = Channel::pair().map_err(failed)?;
+        let control = AsyncChannel::new(ours).map_err(failed)?;
+        let (box_id, mut replies) = launcher.prepare(network, OwnedFd::from(theirs)).await?;
+        let (_, fds) = replies.next().await?;
+        let mut fds = fds.into_iter();
+        let life = Life(fds.next().ok_or_else(|| unavailable("the launcher sent no pidfd"))?);
+        let usage = UsageReader::new(fds.collect());
+        let made = Self { launcher, box_id, replies, control, life, usage };
+        match made.control.recv::<InitReply>().await {
+            Ok(Some((InitReply::Prepared, _))) => Ok(made),
+            Ok(Some((InitReply::Failed { failure }, _))) => Err(step_failed(failure)),
+            _ => Err(unavailable("the box's init ended while it was being prepared")),
+        }
+    }
+}
+
+/// Boxes made ahead of time, off the path of requests.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    size: usize,
+    state: Mutex<PoolState>,
+}
+
+#[derive(Debug, Default)]
+struct PoolState {
+    ready: VecDeque<PreparedBox>,
+    /// Being made by the one filler.
+    filling: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(size: usize) -> Self {
+        Self { size, state: Mutex::default() }
+    }
+
+    /// A ready box of this launcher, if there is one.
+    pub(crate) fn take(&self, launcher: &Arc<Launcher>) -> Option<PreparedBox> {
+        let mut state = lock(&self.state);
+        while let Some(ready) = state.ready.pop_front() {
+            // Those of a launcher that died are dead too.
+            if Arc::ptr_eq(&ready.launcher, launcher) && !ready.life.is_over() {
+                return Some(ready);
+            }
+        }
+        None
+    }
+
+    /// Makes boxes until the pool is full. One filler at a time; the caller owns the task that runs it.
+    pub(crate) async fn fill(&self, launcher: Arc<Launcher>) {
+        if std::mem::replace(&mut lock(&self.state).filling, true) {
+            return;
+        }
+        while lock(&self.state).ready.len() < self.size {
+            match PreparedBox::make(Arc::clone(&launcher), NetworkMode::Off).await {
+                Ok(made) => lock(&self.state).ready.push_back(made),
+                Err(error) => {
+                    // The next session makes its own box and tells its caller why that fails.
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a box cannot be prepared");
+                    break;
+                }
+            }
+        }
+        lock(&self.state).filling = false;
+    }
+
+    pub(crate) fn wants_filling(&self) -> bool {
+        let state = lock(&self.state);
+        !state.filling && state.ready.len() < self.size
+    }
+
+    pub(crate) fn drain(&self) {
+        // Dropped outside the lock.
+        let ready = std::mem::take(&mut lock(&self.state).ready);
+        drop(ready);
+    }
+}
+
+impl AsFd for Life {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

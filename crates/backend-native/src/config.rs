@@ -1,0 +1,46 @@
+//! What an operator can set about the native backend.
+
+use std::path::PathBuf;
+
+/// Configuration of the native backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NativeConfig {
+    /// Private files of sessions live below it; instances share it safely.
+    pub state_dir: PathBuf,
+    /// How many boxes are kept prepared; 0 prepares none.
+    pub pool: usize,
+    /// An existing cgroup to put boxes below, instead of our own.
+    pub cgroup_parent: Option<String>,
+    /// The program that is started as a launcher: any that calls `sandcrate_jail::dispatch_role` first.
+    pub launcher: PathBuf,
+}
+
+impl NativeConfig {
+    /// Overrides the state directory.
+    pub const STATE_DIR_VARIABLE: &'static str = "SANDCRATE_STATE_DIR";
+
+    /// The defaults of the current user, with this very program as the launcher.
+    pub fn for_this_user() -> Self {
+        Self {
+            state_dir: default_state_dir(),
+            pool: 0,
+            cgroup_parent: None,
+            launcher: PathBuf::from("/proc/self/exe"),
+        }
+    }
+}
+
+fn default_state_dir() -> PathBuf {
+    if let Some(named) = std::env::var_os(NativeConfig::STATE_DIR_VARIABLE).filter(|value| !value.is_empty()) {
+        return PathBuf::from(named);
+    }
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/sandcrate");
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
+        (Some(state), _) => state.join("sandcrate"),
+        (None, Some(home)) => home.join(".local/state/sandcrate"),
+        (None, None) => std::env::temp_dir().join(format!("sandcrate-{}", rustix::process::geteuid().as_raw())),
+    }
+}

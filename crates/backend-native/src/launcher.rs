@@ -1,0 +1,181 @@
+//! The daemon's handle of a launcher: requests by box, replies sorted to whoever waits, and its end noticed.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::Child;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sandcrate_backend::BackendError;
+use sandcrate_jail::message::{Failure, FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
+use sandcrate_jail::{NetworkMode, spawn_launcher};
+use sandcrate_protocol::Enforcement;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::channel::AsyncChannel;
+
+/// A box gets at most: prepared or failed, furnished or failed, gone.
+const REPLIES_PER_BOX: usize = 4;
+
+#[derive(Debug, Clone)]
+enum State {
+    Starting,
+    Ready(Enforcement),
+    Dead(String),
+}
+
+type Reply = (LauncherReply, Vec<OwnedFd>);
+
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    channel: Arc<AsyncChannel>,
+    state: watch::Receiver<State>,
+    boxes: Arc<Mutex<HashMap<u64, mpsc::Sender<Reply>>>>,
+    next_box: AtomicU64,
+    reader: JoinHandle<()>,
+}
+
+/// What the launcher will say about one box.
+#[derive(Debug)]
+pub(crate) struct Replies(mpsc::Receiver<Reply>);
+
+impl Launcher {
+    pub(crate) fn spawn(program: &Path, config: &LauncherConfig) -> Result<Self, BackendError> {
+        let failed = |error| BackendError::failed("starting the launcher", error);
+        let (child, channel) = spawn_launcher(program, config).map_err(failed)?;
+        let channel = Arc::new(AsyncChannel::new(channel).map_err(failed)?);
+        let boxes = Arc::new(Mutex::new(HashMap::new()));
+        let (tell, state) = watch::channel(State::Starting);
+        let reader = tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, child));
+        Ok(Self { channel, state, boxes, next_box: AtomicU64::new(1), reader })
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        matches!(*self.state.borrow(), State::Dead(_))
+    }
+
+    /// What holds for every box of this launcher, when it is up.
+    pub(crate) fn known(&self) -> Option<Enforcement> {
+        match &*self.state.borrow() {
+            State::Ready(enforcement) => Some(enforcement.clone()),
+            _ => None,
+        }
+    }
+
+    /// What holds for every box of this launcher; waits until it is up.
+    pub(crate) async fn ready(&self) -> Result<Enforcement, BackendError> {
+        let mut state = self.state.clone();
+        let settled = state.wait_for(|state| !matches!(state, State::Starting)).await;
+        match settled.map(|state| state.clone()) {
+            Ok(State::Ready(enforcement)) => Ok(enforcement),
+            Ok(State::Dead(why)) => Err(unavailable(why)),
+            _ => Err(unavailable("the launcher ended")),
+        }
+    }
+
+    /// Asks for a new box; its first reply is `Prepared`.
+    pub(crate) async fn prepare(&self, network: NetworkMode, control: OwnedFd) -> Result<(u64, Replies), BackendError> {
+        let box_id = self.next_box.fetch_add(1, Ordering::Relaxed);
+        let (sender, replies) = mpsc::channel(REPLIES_PER_BOX);
+        lock(&self.boxes).insert(box_id, sender);
+        self.request(&LauncherRequest::Prepare { box_id, network }, &[control.as_fd()]).await?;
+        Ok((box_id, Replies(replies)))
+    }
+
+    pub(crate) async fn furnish(&self, box_id: u64, order: FurnishOrder, fds: &[BorrowedFd<'_>]) -> Result<(), BackendError> {
+        self.request(&LauncherRequest::Furnish { box_id, order }, fds).await
+    }
+
+    pub(crate) async fn freeze(&self, box_id: u64, frozen: bool) -> Result<(), BackendError> {
+        self.request(&LauncherRequest::Freeze { box_id, frozen }, &[]).await
+    }
+
+    async fn request(&self, request: &LauncherRequest, fds: &[BorrowedFd<'_>]) -> Result<(), BackendError> {
+        self.channel.send(request, fds).await.map_err(|error| unavailable(format!("the launcher is gone: {error}")))
+    }
+
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // The reader holds the last reference to the channel, and the launcher ends with it.
+        self.reader.abort();
+    }
+}
+
+impl Replies {
+    /// The next reply; an error when the step failed or the launcher is gone.
+    pub(crate) async fn next(&mut self) -> Result<Reply, BackendError> {
+        match self.0.recv().await {
+            Some((LauncherReply::Failed { failure, .. }, _)) => Err(step_failed(failure)),
+            Some((LauncherReply::Gone { status, .. }, _)) => Err(unavailable(format!("the box ended: {status}"))),
+            Some(reply) => Ok(reply),
+            None => Err(unavailable("the launcher ended")),
+        }
+    }
+
+    /// Waits until the box is gone, with all its processes and cgroups.
+    pub(crate) async fn gone(&mut self) -> String {
+        loop {
+            match self.0.recv().await {
+                Some((LauncherReply::Gone { status, .. }, _)) => return status,
+                Some(_) => {}
+                None => return "the launcher ended".to_owned(),
+            }
+        }
+    }
+}
+
+async fn read(
+    channel: Arc<AsyncChannel>,
+    boxes: Arc<Mutex<HashMap<u64, mpsc::Sender<Reply>>>>,
+    tell: watch::Sender<State>,
+    mut child: Child,
+) {
+    let why = loop {
+        let (reply, fds) = match channel.recv::<LauncherReply>().await {
+            Ok(Some(message)) => message,
+            Ok(None) => break "the launcher ended".to_owned(),
+            Err(error) => break format!("the launcher cannot be understood: {error}"),
+        };
+        let box_id = match &reply {
+            LauncherReply::Ready { enforcement } => {
+                tell.send_replace(State::Ready(enforcement.clone()));
+                continue;
+            }
+            LauncherReply::Unusable { failure } => break failure.to_string(),
+            LauncherReply::Prepared { box_id }
+            | LauncherReply::Furnished { box_id }
+            | LauncherReply::Failed { box_id, .. } => *box_id,
+            LauncherReply::Gone { box_id, .. } => {
+                if let Some(sender) = lock(&boxes).remove(box_id) {
+                    let _ = sender.try_send((reply, fds));
+                }
+                continue;
+            }
+        };
+        // Nobody waits for a box whose start was cancelled.
+        if let Some(sender) = lock(&boxes).get(&box_id) {
+            let _ = sender.try_send((reply, fds));
+        }
+    };
+    tell.send_replace(State::Dead(why));
+    lock(&boxes).clear();
+    drop(channel);
+    let _ = tokio::task::spawn_blocking(move || child.wait()).await;
+}
+
+pub(crate) fn step_failed(failure: Failure) -> BackendError {
+    BackendError::failed(failure.step.clone(), std::io::Error::from_raw_os_error(failure.errno))
+}
+
+pub(crate) fn unavailable(why: impl Into<String>) -> BackendError {
+    BackendError::Unavailable { backend: crate::NAME, why: why.into() }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing panics while holding one of our locks; a poisoned one is as good as any.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,92 @@
+//! Mount sources: opened once, checked by what was opened, and used by that descriptor from then on.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, open};
+use sandcrate_backend::{BackendError, Mount, MountAccess, check_target, refused_source};
+use sandcrate_jail::message::SourceMount;
+use sandcrate_jail::{Access, NodeKind, RequestedMount};
+
+/// A source that passed, with the descriptor everything else goes by.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) fd: OwnedFd,
+    pub(crate) mount: SourceMount,
+    pub(crate) requested: RequestedMount,
+}
+
+/// Files looked at before a directory of root's is shared for writing.
+const MAX_SCANNED: u64 = 2_000_000;
+
+/// Opens and checks one source. Blocks: walks a directory of root's that is to be shared for writing.
+pub(crate) fn open_source(wanted: &Mount, own_state: &[PathBuf]) -> Result<Source, BackendError> {
+    let denied = |rule: String| BackendError::MountDenied { path: wanted.source.clone(), rule };
+    let fd = open(&wanted.source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
+        rustix::io::Errno::NOENT => denied("it does not exist".to_owned()),
+        error => denied(format!("it cannot be opened: {error}")),
+    })?;
+    // Where the descriptor really is, whatever links led there.
+    let canonical = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)))
+        .map_err(|error| BackendError::failed("resolving a mount source", error))?;
+    if let Some(rule) = refused_source(&canonical, own_state) {
+        return Err(denied(match canonical == wanted.source {
+            true => rule,
+            false => format!("it leads to {}: {rule}", canonical.display()),
+        }));
+    }
+    let facts = std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)))
+        .map_err(|error| BackendError::failed("looking at a mount source", error))?;
+    let kind = match (facts.is_dir(), facts.is_file()) {
+        (true, _) => NodeKind::Directory,
+        (_, true) => NodeKind::File,
+        _ => return Err(denied("it is neither a directory nor a regular file".to_owned())),
+    };
+    let access = match wanted.access {
+        MountAccess::ReadOnly => Access::ReadOnly,
+        MountAccess::ReadWrite => Access::ReadWrite,
+    };
+    if access == Access::ReadWrite && facts.uid() == 0 && rustix::process::geteuid().is_root() {
+        refuse_setuid_files(&canonical).map_err(|rule| denied(rule.to_string()))?;
+    }
+    Ok(Source {
+        fd,
+        mount: SourceMount { path: canonical, owner: (facts.uid(), facts.gid()), access },
+        requested: RequestedMount { target: check_target(&wanted.target)?, access, kind },
+    })
+}
+
+/// In a directory of root's the box's user owns what root owns. It cannot set a setuid bit, but a file that has
+/// one keeps it when it is written through a shared mapping.
+fn refuse_setuid_files(root: &Path) -> io::Result<()> {
+    let mut left = MAX_SCANNED;
+    let mut pending = vec![root.to_owned()];
+    while let Some(path) = pending.pop() {
+        let facts = match std::fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            facts => facts?,
+        };
+        if facts.is_file() && facts.mode() & 0o6000 != 0 && facts.uid() == 0 {
+            return Err(io::Error::other(format!(
+                "{} is a setuid or setgid file of root's, which a box could rewrite; share it read-only, or remove the bit",
+                path.display()
+            )));
+        }
+        if facts.is_dir() {
+            for entry in std::fs::read_dir(&path)? {
+                left -= 1;
+                if left == 0 {
+                    return Err(io::Error::other("it has too many files to look for setuid ones; share it read-only"));
+                }
+                let entry = entry?;
+                // Links and devices cannot be setuid programs; the type costs no further call.
+                if entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_file()) {
+                    pending.push(entry.path());
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Help, the manual page and completions say the same.
+
+use crate::driver::sandcrate;
+
+/// Every flag of `run` and `doctor` that a person may type.
+const FLAGS: [&str; 20] = [
+    "--env",
+    "--env-file",
+    "--workdir",
+    "--volume",
+    "--memory",
+    "--cpus",
+    "--pids-limit",
+    "--quota",
+    "--tmp-size",
+    "--timeout",
+    "--network",
+    "--read-only",
+    "--writable-root",
+    "--interactive",
+    "--tty",
+    "--name",
+    "--output",
+    "--quiet",
+    "--require",
+    "--attack",
+];
+
+fn text_of(args: &[&str]) -> String {
+    let output = sandcrate(args).run();
+    assert_eq!(output.code, 0, "{args:?}: {output:?}");
+    assert!(output.stderr.is_empty(), "{args:?}: {output:?}");
+    output.stdout
+}
+
+#[test]
+fn help_and_manual_name_every_flag() {
+    let help = text_of(&["run", "--help"]) + &text_of(&["doctor", "--help"]);
+    // In roff, a hyphen that is to be one is written `\-`.
+    let man = text_of(&["man"]).replace("\\-", "-");
+    for flag in FLAGS {
+        assert!(help.contains(flag), "{flag} is not in the help");
+        assert!(man.contains(flag), "{flag} is not in the manual page");
+    }
+    for text in [&help, &man] {
+        assert!(text.contains("Examples:") && text.contains("124 timeout"), "examples and exit codes");
+    }
+    assert!(!help.contains("__attack") && !man.contains("__attack"), "a hidden role stays hidden");
+}
+
+#[test]
+fn completions_generate_for_every_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text_of(&["completions", shell]);
+        for word in ["sandcrate", "doctor", "pids-limit", "writable-root"] {
+            assert!(script.contains(word), "{word} is not in the script for {shell}");
+        }
+    }
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    assert_eq!(text_of(&["--version"]).trim(), format!("sandcrate {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn no_arguments_and_unknown_words_are_our_error() {
+    for args in [&[][..], &["frobnicate"], &["run"], &["run", "--frobnicate", "--", "true"]] {
+        let output = sandcrate(args).run();
+        assert_eq!(output.code, 125, "{args:?}: {output:?}");
+        assert!(output.stdout.is_empty() && output.stderr.contains("sandcrate"), "{args:?}: {output:?}");
+    }
+}

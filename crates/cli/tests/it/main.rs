@@ -1,0 +1,21 @@
+//! Tests of the built binary, and of the repository's own rules.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod cleanup;
+mod doctor;
+mod driver;
+mod errors;
+mod help;
+mod layers;
+mod limits;
+mod mounts;
+mod programs;
+mod run;
+mod signals;
+mod sizes;
+mod skip;
+mod source_tree;
+mod terminal;
+mod toolchains;
+mod unsafe_code;

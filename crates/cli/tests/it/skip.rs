@@ -1,0 +1,76 @@
+//! Loud skips that can be forbidden.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+/// Something that a machine may lack.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Feature {
+    /// Boxes run at all.
+    Box,
+    /// The tests run as root.
+    Root,
+    /// Limits on the whole box by cgroups.
+    Cgroups,
+    /// A program of the host, on PATH.
+    Program(&'static str),
+}
+
+static REQUIRED: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let names = std::env::var("SANDCRATE_TEST_REQUIRE").unwrap_or_default();
+    names.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+});
+
+/// Why boxes do not run here.
+static NO_BOX: LazyLock<Option<String>> = LazyLock::new(|| {
+    let output = crate::driver::sandcrate(&["run", "--", "true"]).run();
+    (output.code != 0).then_some(output.stderr)
+});
+
+/// The record of a box made here.
+static NO_CGROUPS: LazyLock<Option<String>> = LazyLock::new(|| {
+    let output = crate::driver::sandcrate(&["run", "--require", "memory,pids,cpu", "--", "true"]).run();
+    (output.code != 0).then_some(output.stderr)
+});
+
+impl Feature {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Box => "box",
+            Self::Root => "root",
+            Self::Cgroups => "cgroups",
+            Self::Program(name) => name,
+        }
+    }
+
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Box => NO_BOX.clone(),
+            Self::Root => (!rustix::process::geteuid().is_root()).then(|| "not root".to_owned()),
+            Self::Cgroups => NO_CGROUPS.clone(),
+            Self::Program(name) => find(name).is_none().then(|| "not installed".to_owned()),
+        }
+    }
+}
+
+/// A program on this process's PATH.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// True when the test must stop here because the host lacks a feature. Panics if `SANDCRATE_TEST_REQUIRE`
+/// names the feature: this host is supposed to have it.
+pub(crate) fn skip_without(features: &[Feature]) -> bool {
+    for feature in features {
+        let Some(why) = feature.missing() else { continue };
+        let name = feature.name();
+        assert!(
+            !REQUIRED.iter().any(|required| required == name),
+            "`{name}` is required here but missing: {why}"
+        );
+        eprintln!("SKIP: needs {name}: {why}");
+        return true;
+    }
+    false
+}

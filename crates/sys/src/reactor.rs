@@ -1,0 +1,13 @@
+//! Descriptors in tokio's event loop.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::io::unix::AsyncFd;
+
+/// Registers a descriptor, which must not block, with the current runtime.
+pub fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` is open for as long as it lives, names the same descriptor on every call, and the
+    // `AsyncFd` owns it from here on.
+    unsafe { AsyncFd::register(fd) }.map_err(|error| io::Error::other(error.to_string()))
+}
