@@ -11,11 +11,7 @@ pub(crate) fn record(report: &Report, enforcement: &mut Enforcement) {
         Found::Missing { why, fix } => enforcement.degraded(control, format!("{without}; {why}; {fix}")),
     };
     line(Control::Memory, &report.memory, "RLIMIT_DATA bounds each process, not the box");
-    // The kernel counts processes per user and user namespace, and a box has a namespace of its own.
-    match &report.pids {
-        Found::Enforced { by } => line(Control::Pids, &Found::Enforced { by: by.clone() }, ""),
-        Found::Missing { .. } => line(Control::Pids, &Found::Enforced { by: "RLIMIT_NPROC in the box's user namespace".into() }, ""),
-    }
+    line(Control::Pids, &report.pids, "RLIMIT_NPROC in the box's own user namespace; a hit is not reported");
     line(Control::Cpu, &report.cpu, "");
     line(Control::CommandKill, &report.freeze, "a deadline ends every process of the session");
 }

@@ -27,13 +27,24 @@ pub fn remove(path: &Path) -> io::Result<()> {
             let directory = open_directory(&top, name.as_bytes())?;
             for inner in empty_of_files(&directory)? {
                 lifted += 1;
-                renameat(&directory, &inner, &top, format!(".removing-{lifted}"))?;
+                lift(&directory, &inner, &top, &format!(".removing-{lifted}"))?;
             }
             unlinkat(&top, &name, AtFlags::REMOVEDIR)?;
         }
     }
     drop(top);
     Ok(rustix::fs::rmdir(path)?)
+}
+
+fn lift(from: &OwnedFd, name: &CString, top: &OwnedFd, place: &str) -> io::Result<()> {
+    match renameat(from, name, top, place) {
+        // Moving a directory changes its `..`, so it must be writable itself.
+        Err(rustix::io::Errno::ACCESS) => {
+            open_directory(from, name.as_bytes())?;
+            Ok(renameat(from, name, top, place)?)
+        }
+        other => Ok(other?),
+    }
 }
 
 fn open_directory<Fd: AsFd>(at: Fd, name: &[u8]) -> io::Result<OwnedFd> {
@@ -104,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_removed_and_not_followed() {
+    fn links_are_not_followed_and_closed_directories_no_obstacle() {
         let root = tempfile::tempdir().unwrap();
         let kept = root.path().join("kept");
         fs::create_dir(&kept).unwrap();
@@ -112,7 +123,9 @@ mod tests {
         let top = root.path().join("top");
         fs::create_dir_all(top.join("a/b/c")).unwrap();
         std::os::unix::fs::symlink(&kept, top.join("a/link")).unwrap();
-        fs::set_permissions(top.join("a"), std::os::unix::fs::PermissionsExt::from_mode(0o500)).unwrap();
+        for closed in ["a/b/c", "a/b", "a"] {
+            fs::set_permissions(top.join(closed), std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+        }
         remove(&top).unwrap();
         assert!(!top.exists() && kept.join("file").exists());
     }

@@ -6,6 +6,7 @@ use tokio::time::timeout;
 use super::Check;
 use super::bench::{Bench, PATIENCE, TestBox};
 use super::live::Live;
+use super::Need;
 use crate::{ExecControl, ExecEvent, ExecRequest, ExitStatus};
 
 pub(super) fn cases() -> Vec<super::Case> {
@@ -13,10 +14,11 @@ pub(super) fn cases() -> Vec<super::Case> {
         [] a_signal_reaches_the_trap_of_the_command,
             a_signal_ends_a_program_that_has_no_trap,
             a_kill_ends_the_tree,
-            a_dropped_execution_ends_its_tree,
             an_execution_dropped_after_its_exit_ends_nothing,
             control_of_an_ended_command_is_refused,
             a_stop_ends_running_commands;
+        // Told by a second command, which must not end with the first.
+        [Need::KillOneCommand] a_dropped_execution_ends_its_tree;
     })
 }
 

@@ -1,7 +1,10 @@
 //! Commands on a terminal.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::bench::{Bench, TestBox};
 use super::live::Live;
@@ -19,8 +22,8 @@ pub(super) fn cases() -> Vec<super::Case> {
             ctrl_c_leaves_the_shell_behind_it_alone,
             ctrl_d_is_the_end_of_input,
             the_exit_code_is_reported,
-            a_dropped_terminal_hangs_up_and_ends_the_tree,
             a_program_that_left_the_terminal_does_not_hold_the_reply;
+        [Need::Pty, Need::KillOneCommand] a_dropped_terminal_hangs_up_and_ends_the_tree;
     })
 }
 
@@ -114,9 +117,17 @@ async fn ctrl_c_leaves_the_shell_behind_it_alone(bench: &Bench) -> Check {
     // it is the terminal's foreground job.
     typed(&stdin, "sh -c \"echo be''gin; sleep 60\"\n").await?;
     live.until("begin").await?;
-    typed(&stdin, "\x03").await?;
-    typed(&stdin, "echo ali''ve\n").await?;
-    live.until("alive").await?;
+    // dash itself loses an interrupt now and then (on any terminal): the key is pressed until it is felt.
+    let mut tries = 0;
+    loop {
+        typed(&stdin, "\x03").await?;
+        typed(&stdin, "echo ali''ve\n").await?;
+        match timeout(Duration::from_secs(1), live.until("alive")).await {
+            Ok(felt) => break drop(felt?),
+            Err(_) if tries == 10 => return Err("ten interrupts were not felt".to_owned()),
+            Err(_) => tries += 1,
+        };
+    }
     typed(&stdin, "exit 5\n").await?;
     let (seen, exit) = live.end().await?;
     ensure_eq!(exit.status, ExitStatus::Code(5), format!("the status of the shell that wrote {seen:?}"));

@@ -12,7 +12,7 @@ use sandcrate_protocol::{Control, Enforcement, State};
 use sandcrate_sys::mount::{Reach, set_attributes};
 
 use super::{Filters, path_walk, prepare::mount_terminals};
-use crate::identity::{BOX_USER, IdMapping};
+use crate::identity::{BOX_USER, INIT_USER, IdMapping, become_ids};
 use crate::message::{Failure, Step};
 use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, attach_on, clone_at, detach, make_tmpfs};
 use crate::plan::{Access, MountSource, NetworkMode, Plan, PlannedMount, Rlimit, RootMode, StorageKind};
@@ -45,6 +45,9 @@ pub(super) fn finish(
     let (state, by) = landlock_rules::restrict(&plan.writable, run_directory.map(AsFd::as_fd))?;
     record.record(Control::Landlock, state, by);
     let keep = kept_capabilities(plan.mapping);
+    if !plan.mapping.is_rootless() {
+        become_ids(INIT_USER, INIT_USER).step("becoming init's user")?;
+    }
     privileges::drop_to(keep)?;
     // Cleared by every change of ids, so after the last one; the launcher's end is seen on the channel too.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("tying to the launcher")?;

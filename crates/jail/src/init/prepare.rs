@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 
 use rustix::fs::CWD;
+use rustix::thread::{CapabilitiesSecureBits, set_capabilities_secure_bits};
 use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
 use sandcrate_sys::process::{SingleThreaded, unshare};
 
@@ -39,7 +40,7 @@ pub(super) fn prepare(proof: &SingleThreaded, inheritance: &Inheritance, templat
         sandcrate_sys::loopback::bring_up().step("bringing up loopback")?;
     }
     // After the identity: a tmpfs belongs to the user who makes it.
-    build_root(inheritance.mapping, template)?;
+    build_root(template)?;
     mount_proc(template)?;
     mount_terminals(&format!("{ROOT}/dev/pts"), BOX_USER)?;
     for place in ["tmp", "dev/shm"] {
@@ -65,21 +66,20 @@ fn join_cgroups(inheritance: &Inheritance) -> Result<(), Failure> {
     Ok(())
 }
 
+/// While it builds, init is the box's root, so that the root it builds belongs to root; it takes its own id when
+/// it drops its privileges.
 fn take_identity(mapping: IdMapping) -> Result<(), Failure> {
     if mapping == IdMapping::Range {
         rustix::thread::set_thread_groups(&[]).step("leaving supplementary groups")?;
+        // Leaving root's id later must not cost the capabilities that are to be kept.
+        set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).step("keeping capabilities")?;
+        become_ids(0, 0).step("becoming the box's root")?;
     }
-    // No capability is lost: before and after, the ids are not those of the namespace's root.
-    become_ids(mapping.init_user(), mapping.init_user()).step("becoming init's user")
+    Ok(())
 }
 
-fn build_root(mapping: IdMapping, template: &Template) -> Result<(), Failure> {
-    let (size, mut options) = (ROOT_BYTES.to_string(), vec![("nr_inodes", "1024"), ("mode", "755")]);
-    options.push(("size", size.as_str()));
-    if mapping == IdMapping::Range {
-        options.extend([("uid", "0"), ("gid", "0")]);
-    }
-    let root = make(c"tmpfs", options, PLAIN).step("making the root")?;
+fn build_root(template: &Template) -> Result<(), Failure> {
+    let root = make_tmpfs(ROOT_BYTES, 1024, "755", PLAIN).step("making the root")?;
     attach(&root, ROOT).step("attaching the root")?;
     rustix::process::umask(0o022.into());
     for directory in DIRECTORIES.iter().copied().chain(template.system_directories.iter().map(String::as_str)) {

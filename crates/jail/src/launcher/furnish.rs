@@ -17,6 +17,10 @@ use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, detach, make};
 use crate::plan::{Access, OVERLAID, RootMode};
 use crate::userns;
 
+/// The private files, and what their overlay needs beside them.
+const FILES: &str = "files";
+const FILES_WORK: &str = "work-files";
+
 impl Launcher {
     /// Detached mounts in the order of the reply: storage, overlays, sources.
     pub(super) fn furnish(&mut self, box_id: u64, order: &FurnishOrder, fds: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Failure> {
@@ -30,10 +34,7 @@ impl Launcher {
         if order.storage != StorageSource::Memory {
             let fd = handed.next().ok_or_else(missing)?;
             let storage = self.storage(order, fd.as_fd())?;
-            mounts = match order.root {
-                RootMode::ReadOnly => vec![storage],
-                RootMode::Writable => overlays(storage)?,
-            };
+            mounts = self.layers(&storage, order)?;
         }
         for source in &order.sources {
             let fd = handed.next().ok_or_else(missing)?;
@@ -65,9 +66,12 @@ impl Launcher {
             quota::set_limit(directory.as_fd(), project, bytes, inodes).step("setting the storage's quota")?;
         }
         set_attributes(mount.as_fd(), Reach::One, PLAIN, None).step("protecting the storage")?;
+        self.make_owned(&mount, FILES, self.mapping.host_uid(order.user), self.mapping.host_gid(order.user))?;
+        self.make_owned(&mount, FILES_WORK, 0, 0)?;
         let id = order.user;
         for directory in &order.directories {
-            self.make_owned(&mount, directory, self.mapping.host_uid(id), self.mapping.host_gid(id))?;
+            let name = format!("{FILES}/{directory}");
+            self.make_owned(&mount, &name, self.mapping.host_uid(id), self.mapping.host_gid(id))?;
         }
         if order.root == RootMode::Writable {
             for name in OVERLAID {
@@ -89,6 +93,32 @@ impl Launcher {
         }
         chownat(at, name, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW)
             .step(format!("giving {name} to the box"))
+    }
+
+    /// The storage as the box sees it, and the overlays of a writable root. The storage is seen through an overlay
+    /// over nothing, because a plain bind mount would tell the box where on the host its files lie.
+    fn layers(&self, storage: &OwnedFd, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
+        attach(storage, "/disk").step("attaching the storage")?;
+        let rootless = self.mapping.is_rootless();
+        let result = (|| {
+            let (files, work) = (format!("/disk/{FILES}"), format!("/disk/{FILES_WORK}"));
+            let seen = match order.storage {
+                StorageSource::Image => clone_at(CWD, files, Reach::One),
+                _ => overlay("/empty", &files, &work, rootless)
+                    // A kernel without overlays: the files are what counts.
+                    .or_else(|_| clone_at(CWD, files, Reach::One)),
+            };
+            let mut mounts = vec![seen.step("laying out the storage")?];
+            if order.root == RootMode::Writable {
+                for name in OVERLAID {
+                    let (lower, upper, work) = (format!("/template/{name}"), format!("/disk/upper-{name}"), format!("/disk/work-{name}"));
+                    mounts.push(overlay(&lower, &upper, &work, rootless).step(format!("laying an overlay over /{name}"))?);
+                }
+            }
+            Ok(mounts)
+        })();
+        detach("/disk").step("detaching the storage")?;
+        result
     }
 
     /// Clones what the daemon has opened. An ordinary user's launcher has mounts of its own, so it has to find
@@ -149,26 +179,15 @@ fn mount_image(image: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
     make(c"ext4", [("source", device.path.as_str())], PLAIN).step("mounting the disk image")
 }
 
-/// Overlays over the template's directories, their upper layers on the storage. Put together in the launcher's
-/// own mount namespace, because an overlay takes its layers only from there; then the pieces are taken down.
-fn overlays(storage: OwnedFd) -> Result<Vec<OwnedFd>, Failure> {
-    attach(&storage, "/disk").step("attaching the storage")?;
-    let result = (|| {
-        let mut mounts = vec![clone_at(CWD, "/disk", Reach::One).step("cloning the storage")?];
-        for name in OVERLAID {
-            let (lower, upper, work) = (format!("/template/{name}"), format!("/disk/upper-{name}"), format!("/disk/work-{name}"));
-            // redirect_dir: without it, renaming a directory of the template fails with EXDEV.
-            let options = [
-                ("source", "overlay"),
-                ("lowerdir", lower.as_str()),
-                ("upperdir", upper.as_str()),
-                ("workdir", work.as_str()),
-                ("redirect_dir", "on"),
-            ];
-            mounts.push(make(c"overlay", options, PLAIN).step(format!("laying an overlay over /{name}"))?);
-        }
-        Ok(mounts)
-    })();
-    detach("/disk").step("detaching the storage")?;
-    result
+/// An overlay, detached. `lower` and what lies on the storage are paths of the launcher's own mount namespace:
+/// an overlay takes its layers only from there.
+fn overlay(lower: &str, upper: &str, work: &str, rootless: bool) -> std::io::Result<OwnedFd> {
+    let mut options = vec![("source", "overlay"), ("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
+    if rootless {
+        options.push(("userxattr", ""));
+    } else {
+        // Without it, renaming a directory of the template fails with EXDEV.
+        options.push(("redirect_dir", "on"));
+    }
+    make(c"overlay", options, PLAIN)
 }
