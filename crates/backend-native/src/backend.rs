@@ -22,7 +22,7 @@ use crate::boxes::{Pool, PreparedBox};
 use crate::config::NativeConfig;
 use crate::instance::{self, Instance};
 use crate::launcher::{Launcher, lock};
-use crate::session::{Ingredients, Session, network_mode};
+use crate::session::{Ingredients, Session, network_mode, plan};
 use crate::sources::{Source, open_source};
 use crate::storage::Storage;
 use crate::{exec, files};
@@ -33,8 +33,6 @@ pub struct NativeBackend {
     config: NativeConfig,
     mapping: IdMapping,
     launcher: Mutex<Arc<Launcher>>,
-    /// How many launchers there were; each has cgroups of its own.
-    launchers: std::sync::atomic::AtomicU32,
     pool: Arc<Pool>,
     sessions: Mutex<HashMap<SessionId, Slot>>,
     next_storage: std::sync::atomic::AtomicU64,
@@ -56,7 +54,7 @@ impl NativeBackend {
         let instance = Instance::create(&config.state_dir).map_err(|error| {
             BackendError::failed(format!("taking a place in the state directory {}", config.state_dir.display()), error)
         })?;
-        let launcher = Arc::new(spawn_launcher(&config, &instance.name, 0)?);
+        let launcher = Arc::new(spawn_launcher(&config, &instance)?);
         let mut tasks = JoinSet::new();
         let state_dir = config.state_dir.clone();
         tasks.spawn_blocking(move || {
@@ -67,7 +65,6 @@ impl NativeBackend {
         let backend = Self {
             mapping: IdMapping::for_this_user(),
             launcher: Mutex::new(launcher),
-            launchers: std::sync::atomic::AtomicU32::new(0),
             pool: Arc::new(Pool::new(config.pool)),
             sessions: Mutex::default(),
             next_storage: std::sync::atomic::AtomicU64::new(1),
@@ -88,9 +85,10 @@ impl NativeBackend {
     fn launcher(&self) -> Result<Arc<Launcher>, BackendError> {
         let mut current = lock(&self.launcher);
         if current.is_dead() {
-            let number = self.launchers.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
             tracing::warn!("the launcher has died; starting another");
-            *current = Arc::new(spawn_launcher(&self.config, &self.instance.name, number)?);
+            // Its boxes died with it; their cgroups are still there, under the name the next one takes.
+            instance::sweep_cgroups(&self.instance.name);
+            *current = Arc::new(spawn_launcher(&self.config, &self.instance)?);
         }
         Ok(Arc::clone(&current))
     }
@@ -121,23 +119,15 @@ impl NativeBackend {
         let sources = self.open_sources(&spec).await?;
         let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("box-{number}");
-        let directory = self.instance.directory.join(&name);
-        let start = async {
-            let storage = Storage::create(&self.instance.directory, &name, spec.limits.disk).await?;
-            let made = Ingredients { spec, mapping: self.mapping, sources, storage, common, started };
-            let ready = if network == NetworkMode::Off { self.pool.take(&launcher) } else { None };
-            let prepared = match ready {
-                Some(prepared) => prepared,
-                None => PreparedBox::make(launcher, network).await?,
-            };
-            Session::start(made, prepared).await
+        let storage = Storage::create(&self.instance.directory, &name, spec.limits.disk).await?;
+        let plan = plan(&spec, self.mapping, &sources, &storage, &common)?;
+        let made = Ingredients { spec, mapping: self.mapping, sources, storage, common, plan, started };
+        let ready = if network == NetworkMode::Off { self.pool.take(&launcher) } else { None };
+        let prepared = match ready {
+            Some(prepared) => prepared,
+            None => PreparedBox::make(launcher, network).await?,
         };
-        let result = start.await;
-        if result.is_err() {
-            // The box is ended by its own drop; its files are nobody's now.
-            let _ = tokio::task::spawn_blocking(move || sandcrate_jail::remove_tree::remove(&directory)).await;
-        }
-        result
+        Session::start(made, prepared).await
     }
 
     /// Off the async threads: a check may have to walk a directory.
@@ -152,9 +142,10 @@ impl NativeBackend {
     }
 }
 
-fn spawn_launcher(config: &NativeConfig, instance: &str, number: u32) -> Result<Launcher, BackendError> {
+fn spawn_launcher(config: &NativeConfig, instance: &Instance) -> Result<Launcher, BackendError> {
     let config_message = LauncherConfig {
-        instance: if number == 0 { instance.to_owned() } else { format!("{instance}-{number}") },
+        instance: instance.name.clone(),
+        directory: instance.directory.clone(),
         cgroup_parent: config.cgroup_parent.clone(),
         daemon_pid: getpid().as_raw_pid(),
     };
@@ -210,12 +201,13 @@ impl Backend for NativeBackend {
             sessions.insert(id.clone(), Slot::Starting);
             Reservation { sessions: &self.sessions, id: id.clone(), kept: false }
         };
-        let session = self.start_session(spec).await?;
+        let started = self.start_session(spec).await;
+        // Whatever became of it, it may have taken a box.
+        self.fill_pool();
+        let session = started?;
         let info = session.info.clone();
         lock(&self.sessions).insert(id, Slot::Live(session));
         reservation.kept = true;
-        drop(reservation);
-        self.fill_pool();
         Ok(info)
     }
 
@@ -267,5 +259,7 @@ impl Backend for NativeBackend {
             }
         }
         self.pool.drain();
+        let launcher = Arc::clone(&lock(&self.launcher));
+        launcher.close().await;
     }
 }

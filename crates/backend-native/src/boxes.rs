@@ -62,7 +62,7 @@ impl PreparedBox {
         let made = Self { launcher, box_id, replies, control, life, usage };
         match made.control.recv::<InitReply>().await {
             Ok(Some((InitReply::Prepared, _))) => Ok(made),
-            Ok(Some((InitReply::Failed { failure }, _))) => Err(step_failed(failure)),
+            Ok(Some((InitReply::Failed { failure }, _))) => Err(step_failed(&failure)),
             _ => Err(unavailable("the box's init ended while it was being prepared")),
         }
     }

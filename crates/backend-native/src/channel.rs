@@ -23,6 +23,12 @@ impl AsyncChannel {
         Ok(Self { socket: watch(channel.into())? })
     }
 
+    /// Ends the connection for both sides.
+    pub(crate) fn close(&self) {
+        // One that has ended already is no matter.
+        let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Both);
+    }
+
     pub(crate) async fn send<M: Serialize>(&self, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.socket.async_io(Interest::WRITABLE, |socket| send(socket.as_fd(), message, fds)).await
     }

@@ -29,6 +29,9 @@ use crate::session::{InitMessage, Session};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// From the kill of a command to its end; a box whose init does not manage is ended whole.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// A terminal that has been quiet for so long has nothing more to say; and how long it may go on saying it.
+const TERMINAL_REST: Duration = Duration::from_millis(20);
+const TERMINAL_LIMIT: Duration = Duration::from_millis(200);
 /// Where programs are found when the session says nothing else.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -196,7 +199,10 @@ impl Driver {
         let input = std::mem::replace(&mut self.ends.stdin, input);
         let events = self.ends.events.clone();
         let drains = Arc::clone(&self.session.drains);
-        let pump = |stream: Stream, io: Option<Arc<FdIo>>| pump(stream, io, events.clone(), finished.clone(), Arc::clone(&drains));
+        let on_terminal = terminal.is_some();
+        let pump = |stream: Stream, io: Option<Arc<FdIo>>| {
+            pump(stream, io, events.clone(), finished.clone(), Arc::clone(&drains), on_terminal)
+        };
         let out = pump(Stream::Stdout, stdout);
         let err = pump(Stream::Stderr, stderr.map(Arc::new));
         let feed = feed(stdin, input, finished.clone());
@@ -354,6 +360,7 @@ async fn pump(
     events: mpsc::Sender<ExecEvent>,
     mut finished: watch::Receiver<bool>,
     drains: Arc<tokio::sync::Semaphore>,
+    terminal: bool,
 ) -> u64 {
     let Some(io) = io else { return 0 };
     let mut sink = Sink { stream, events, dropped: 0, patient: true };
@@ -367,6 +374,19 @@ async fn pump(
             Ok(data) if !data.is_empty() => sink.push(data).await,
             _ => return sink.dropped,
         }
+    }
+    if terminal {
+        // A terminal hands on what was written a little later; it is at rest when nothing has come for a while.
+        let rest = async {
+            while let Ok(Ok(data)) = timeout(TERMINAL_REST, io.read()).await {
+                if data.is_empty() {
+                    break;
+                }
+                sink.push(data).await;
+            }
+        };
+        // A program that was left behind may write for ever.
+        let _ = timeout(TERMINAL_LIMIT, rest).await;
     }
     let mut waiting = io.waiting();
     while waiting > 0 {
@@ -434,7 +454,7 @@ fn start_error(failure: &Failure, program: &str) -> BackendError {
     if failure.errno == libc::EAGAIN {
         return too_many();
     }
-    crate::launcher::step_failed(failure.clone())
+    crate::launcher::step_failed(failure)
 }
 
 fn too_many() -> BackendError {

@@ -27,6 +27,8 @@ impl Instance {
     pub(crate) fn create(state_dir: &Path) -> io::Result<Self> {
         let all = instances(state_dir);
         DirBuilder::new().recursive(true).mode(0o700).create(&all)?;
+        // The launcher knows no working directory of ours.
+        let all = all.canonicalize()?;
         loop {
             let name = random_name()?;
             let lock_path = all.join(format!("{name}{LOCK_SUFFIX}"));
@@ -65,9 +67,7 @@ pub(crate) fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() || !is_at(&lock, &lock_path) {
             continue;
         }
-        if let Ok(found) = cgroup::Discovery::probe(Path::new("/")) {
-            report.cgroups += cgroup::sweep(&found, name).unwrap_or(0) as u32;
-        }
+        report.cgroups += sweep_cgroups(name);
         let directory = lock_path.with_file_name(name);
         match remove_tree::remove(&directory) {
             Ok(()) => report.directories += 1,
@@ -81,6 +81,12 @@ pub(crate) fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
         fs::remove_file(&lock_path)?;
     }
     Ok(report)
+}
+
+/// Ends and removes what is left in the cgroups of a dead instance or launcher; how many there were.
+pub(crate) fn sweep_cgroups(name: &str) -> u32 {
+    let found = cgroup::Discovery::probe(Path::new("/"));
+    found.and_then(|found| cgroup::sweep(&found, name)).map_or(0, |swept| u32::try_from(swept).unwrap_or(u32::MAX))
 }
 
 fn instances(state_dir: &Path) -> PathBuf {

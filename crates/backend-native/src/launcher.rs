@@ -6,18 +6,21 @@ use std::path::Path;
 use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use sandcrate_backend::BackendError;
 use sandcrate_jail::message::{Failure, FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
 use sandcrate_jail::{NetworkMode, spawn_launcher};
 use sandcrate_protocol::Enforcement;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 
 use crate::channel::AsyncChannel;
 
 /// A box gets at most: prepared or failed, furnished or failed, gone.
 const REPLIES_PER_BOX: usize = 4;
+
+/// To end boxes and remove their cgroups; a launcher that needs longer goes on without being watched.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 enum State {
@@ -34,7 +37,6 @@ pub(crate) struct Launcher {
     state: watch::Receiver<State>,
     boxes: Arc<Mutex<HashMap<u64, mpsc::Sender<Reply>>>>,
     next_box: AtomicU64,
-    reader: JoinHandle<()>,
 }
 
 /// What the launcher will say about one box.
@@ -48,8 +50,9 @@ impl Launcher {
         let channel = Arc::new(AsyncChannel::new(channel).map_err(failed)?);
         let boxes = Arc::new(Mutex::new(HashMap::new()));
         let (tell, state) = watch::channel(State::Starting);
-        let reader = tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, child));
-        Ok(Self { channel, state, boxes, next_box: AtomicU64::new(1), reader })
+        // Owned by the channel: it ends when that is closed, here or on the other side.
+        tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, child));
+        Ok(Self { channel, state, boxes, next_box: AtomicU64::new(1) })
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -92,6 +95,15 @@ impl Launcher {
         self.request(&LauncherRequest::Freeze { box_id, frozen }, &[]).await
     }
 
+    /// Ends the launcher and waits until it is gone.
+    pub(crate) async fn close(&self) {
+        self.channel.close();
+        let mut state = self.state.clone();
+        // The sender goes with the reader, after the launcher was waited for.
+        let gone = async { while state.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(CLOSE_LIMIT, gone).await;
+    }
+
     async fn request(&self, request: &LauncherRequest, fds: &[BorrowedFd<'_>]) -> Result<(), BackendError> {
         self.channel.send(request, fds).await.map_err(|error| unavailable(format!("the launcher is gone: {error}")))
     }
@@ -100,8 +112,8 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // The reader holds the last reference to the channel, and the launcher ends with it.
-        self.reader.abort();
+        // The launcher sees the end of the channel and goes; so does the reader, which takes leave of it.
+        self.channel.close();
     }
 }
 
@@ -109,7 +121,7 @@ impl Replies {
     /// The next reply; an error when the step failed or the launcher is gone.
     pub(crate) async fn next(&mut self) -> Result<Reply, BackendError> {
         match self.0.recv().await {
-            Some((LauncherReply::Failed { failure, .. }, _)) => Err(step_failed(failure)),
+            Some((LauncherReply::Failed { failure, .. }, _)) => Err(step_failed(&failure)),
             Some((LauncherReply::Gone { status, .. }, _)) => Err(unavailable(format!("the box ended: {status}"))),
             Some(reply) => Ok(reply),
             None => Err(unavailable("the launcher ended")),
@@ -165,9 +177,10 @@ async fn read(
     lock(&boxes).clear();
     drop(channel);
     let _ = tokio::task::spawn_blocking(move || child.wait()).await;
+    drop(tell);
 }
 
-pub(crate) fn step_failed(failure: Failure) -> BackendError {
+pub(crate) fn step_failed(failure: &Failure) -> BackendError {
     BackendError::failed(failure.step.clone(), std::io::Error::from_raw_os_error(failure.errno))
 }
 

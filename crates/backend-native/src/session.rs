@@ -51,7 +51,7 @@ pub(crate) struct Session {
     next_task: AtomicU32,
     /// Directories whose size has to be watched, and the bound.
     pub(crate) accounted: Option<(Vec<PathBuf>, u64)>,
-    storage: Storage,
+    storage: Mutex<Option<Storage>>,
     replies: Mutex<Option<crate::launcher::Replies>>,
     /// Drivers of commands; they end with the session.
     pub(crate) tasks: Mutex<JoinSet<()>>,
@@ -77,6 +77,7 @@ pub(crate) struct Ingredients {
     pub(crate) sources: Vec<Source>,
     pub(crate) storage: Storage,
     pub(crate) common: Enforcement,
+    pub(crate) plan: Plan,
     pub(crate) started: Instant,
 }
 
@@ -90,8 +91,7 @@ pub(crate) fn network_mode(network: Network) -> NetworkMode {
 impl Session {
     /// Turns a prepared box into the session's.
     pub(crate) async fn start(made: Ingredients, prepared: PreparedBox) -> Result<Arc<Self>, BackendError> {
-        let Ingredients { spec, mapping, sources, mut storage, common, started } = made;
-        let plan = plan(&spec, mapping, &sources, &storage, &common)?;
+        let Ingredients { spec, mapping, sources, mut storage, common, plan, started } = made;
         let mut enforcement = common;
         let PreparedBox { launcher, box_id, mut replies, control, life, usage } = prepared;
         let order = FurnishOrder {
@@ -101,13 +101,13 @@ impl Session {
                 cpu_millis: Some(spec.limits.cpu_millis),
             },
             storage: storage.source,
-            storage_path: storage.directory.clone(),
+            storage_name: storage.name.clone(),
             directories: plan.storage_directories().map(str::to_owned).collect(),
             root: plan.root,
             user: plan.user,
             sources: sources.iter().map(|source| source.mount.clone()).collect(),
         };
-        let fds: Vec<_> = storage.handle.iter().chain(sources.iter().map(|source| &source.fd)).map(AsFd::as_fd).collect();
+        let fds: Vec<_> = storage.image.iter().chain(sources.iter().map(|source| &source.fd)).map(AsFd::as_fd).collect();
         launcher.furnish(box_id, order, &fds).await?;
         let (_, mounts) = replies.next().await?;
         let (user, home) = (plan.user, plan.home.clone());
@@ -118,11 +118,11 @@ impl Session {
             .map_err(|error| unavailable(format!("init is gone: {error}")))?;
         match control.recv::<InitReply>().await {
             Ok(Some((InitReply::Configured { enforcement: held }, _))) => enforcement.merge(held),
-            Ok(Some((InitReply::Failed { failure }, _))) => return Err(step_failed(failure)),
+            Ok(Some((InitReply::Failed { failure }, _))) => return Err(step_failed(&failure)),
             _ => return Err(unavailable("the box's init ended while it was being configured")),
         }
         // The mount holds it from here on.
-        storage.handle = None;
+        storage.image = None;
         storage.report(&mut enforcement);
         enforcement.enforced(Control::Cleanup, "the launcher ends the box when its owner is gone; a parent death signal stands behind it");
         require(&spec.strictness, &enforcement)?;
@@ -148,7 +148,7 @@ impl Session {
             routes,
             next_task: AtomicU32::new(1),
             accounted,
-            storage,
+            storage: Mutex::new(Some(storage)),
             replies: Mutex::new(Some(replies)),
             tasks: Mutex::new(tasks),
             drains: Arc::new(tokio::sync::Semaphore::new(MAX_DRAINS)),
@@ -200,13 +200,11 @@ impl Session {
                 return Err(BackendError::Timeout { what: "ending the box".to_owned(), limit: STOP_LIMIT });
             }
         }
-        let storage = self.storage.directory.clone();
-        let removed = tokio::task::spawn_blocking(move || match sandcrate_jail::remove_tree::remove(&storage) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            other => other,
-        });
-        let removed = removed.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        removed.map_err(|error| BackendError::failed("removing the session's files", error))
+        let storage = lock(&self.storage).take();
+        match storage {
+            Some(storage) => storage.remove().await.map_err(|error| BackendError::failed("removing the session's files", error)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -235,7 +233,8 @@ async fn route(control: Arc<AsyncChannel>, routes: Arc<Routes>) {
     lock(&routes.waiting).clear();
 }
 
-fn plan(
+/// What will be done, from what is asked for; refused before any box is touched.
+pub(crate) fn plan(
     spec: &SessionSpec,
     mapping: IdMapping,
     sources: &[Source],

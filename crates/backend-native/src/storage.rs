@@ -20,14 +20,17 @@ const INODE_BYTES: u64 = 256;
 /// Projects of ours are told by the top bits; the rest is the directory's inode number.
 const PROJECT_BASE: u32 = 0x4000_0000;
 
-/// Storage of one session. Dropping it does not remove it: that may take long and is done by `remove`.
+/// Storage of one session. Whoever needs to know that it is gone calls `remove`; dropped, it goes in the
+/// background.
 #[derive(Debug)]
 pub(crate) struct Storage {
+    pub(crate) name: String,
     pub(crate) directory: PathBuf,
     pub(crate) source: StorageSource,
-    /// What the launcher mounts: the directory, or the image in it. None for memory.
-    pub(crate) handle: Option<OwnedFd>,
+    /// The image, until it is mounted.
+    pub(crate) image: Option<OwnedFd>,
     limit: DiskLimit,
+    removed: bool,
 }
 
 impl Storage {
@@ -37,12 +40,8 @@ impl Storage {
         let directory = instance.join(box_name);
         // Passed through by the box's user; the instance's directory keeps everybody else out.
         DirBuilder::new().mode(0o755).create(&directory).map_err(failed)?;
-        let mut made = Self { directory, source: StorageSource::Directory, handle: None, limit };
-        let result = made.bound().await;
-        if let Err(error) = result {
-            let _ = made.remove();
-            return Err(failed(error));
-        }
+        let mut made = Self { name: box_name.to_owned(), directory, source: StorageSource::Directory, image: None, limit, removed: false };
+        made.bound().await.map_err(failed)?;
         Ok(made)
     }
 
@@ -59,14 +58,13 @@ impl Storage {
                 self.source = StorageSource::ProjectDirectory { project, bytes, inodes };
             } else if let Some(image) = make_image(&self.directory, bytes, inodes).await? {
                 self.source = StorageSource::Image;
-                self.handle = Some(image);
+                self.image = Some(image);
                 return Ok(());
             } else {
                 self.source = StorageSource::Memory;
                 return Ok(());
             }
         }
-        self.handle = Some(open_path(&self.directory)?);
         Ok(())
     }
 
@@ -107,22 +105,38 @@ impl Storage {
         }
     }
 
-    /// Removes everything. Blocks.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        match remove_tree::remove(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
+    /// Removes everything, off the async threads.
+    pub(crate) async fn remove(mut self) -> io::Result<()> {
+        self.removed = true;
+        let directory = std::mem::take(&mut self.directory);
+        let removed = tokio::task::spawn_blocking(move || remove_directory(&directory)).await;
+        removed.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if self.removed {
+            return;
         }
+        let directory = std::mem::take(&mut self.directory);
+        // What is left of it goes with the instance, or at the next start.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || remove_directory(&directory))),
+            Err(_) => drop(remove_directory(&directory)),
+        }
+    }
+}
+
+fn remove_directory(directory: &Path) -> io::Result<()> {
+    match remove_tree::remove(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 
 fn inodes(bytes: u64) -> u64 {
     (bytes >> 20).max(1) * INODES_PER_MIB
-}
-
-fn open_path(path: &Path) -> io::Result<OwnedFd> {
-    use rustix::fs::{Mode, OFlags, open};
-    Ok(open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// A file with an empty ext4 whose free space is the quota; None when this machine cannot make or mount one.

@@ -80,10 +80,13 @@ fn backend_hint(error: &BackendError) -> Option<&'static str> {
             "`sandcrate doctor` says what is missing on this machine and how to fix it"
         }
         BackendError::Unenforceable { .. } => {
-            "`sandcrate doctor` says how to have it here; without it in --require the box starts and reports the gap"
+            "`sandcrate doctor` says how to have it; not in --require, the box starts and reports the gap"
         }
         BackendError::SessionEnded { .. } => {
             "the box was ended from outside, or ran out of memory as a whole: try a larger --memory"
+        }
+        BackendError::CommandNotFound { .. } => {
+            "a box has the programs of the host's /usr, what the command itself stands on, and -v mounts"
         }
         BackendError::MountDenied { .. } => "mount a directory of your own, such as `-v ./data:/data`",
         _ => return None,

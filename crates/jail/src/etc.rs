@@ -3,19 +3,21 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{lchown, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
 
 use crate::identity::{BOX_USER, INIT_USER};
 
 /// Copied when the host has them: files, or directories as a whole.
-const COPIED: [&str; 24] = [
-    "alternatives", "bash.bashrc", "ca-certificates", "debian_version", "fonts", "gai.conf", "host.conf", "inputrc",
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "locale.alias", "locale.conf", "lsb-release",
-    "mime.types", "nanorc", "os-release", "perl", "pki", "protocols", "services", "ssl", "terminfo",
+const COPIED: [&str; 21] = [
+    "alternatives", "bash.bashrc", "debian_version", "fonts", "gai.conf", "host.conf", "inputrc", "ld.so.cache",
+    "ld.so.conf", "ld.so.conf.d", "localtime", "locale.alias", "locale.conf", "lsb-release", "mime.types", "os-release",
+    "perl", "pki", "protocols", "services", "terminfo",
 ];
 /// Copied too: version-specific directories of language runtimes.
 const COPIED_PREFIXES: [&str; 4] = ["java-", "python2", "python3", "openmpi"];
+/// Of the certificates, the bundles: the hundreds of links beside them say the same once more.
+const CERTIFICATES: [&str; 3] = ["ssl/openssl.cnf", "ssl/certs/ca-certificates.crt", "ssl/certs/java/cacerts"];
 /// Private keys and the like have no place in a box, wherever they lie.
 const NEVER: [&str; 1] = ["private"];
 /// A runaway directory of the host is not copied into every launcher's memory.
@@ -29,8 +31,16 @@ pub(crate) fn generate(host: &Path, out: &Path, owner: Option<u32>) -> io::Resul
         let name = entry.file_name();
         let Some(text) = name.to_str() else { continue };
         if COPIED.contains(&text) || COPIED_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
-            copy(&entry.path(), &out.join(text), 0)?;
+            copy(&entry, &out.join(text), 0)?;
         }
+    }
+    for name in CERTIFICATES.iter().filter(|name| host.join(name).is_file()) {
+        fs::create_dir_all(out.join(name).parent().unwrap_or(out))?;
+        copy_file(&host.join(name), &out.join(name))?;
+    }
+    if out.join("ssl").is_dir() {
+        // Where OpenSSL looks when it is told nothing.
+        symlink("certs/ca-certificates.crt", out.join("ssl/cert.pem"))?;
     }
     for (name, content) in generated() {
         let path = out.join(name);
@@ -79,58 +89,54 @@ fn generated() -> Vec<(&'static str, String)> {
     ]
 }
 
-fn copy(from: &Path, to: &Path, depth: u32) -> io::Result<()> {
-    let facts = fs::symlink_metadata(from)?;
-    if facts.is_symlink() {
-        let target = fs::read_link(from)?;
-        // A file of the same directory keeps its link; what leads out of /etc and /usr is copied.
+fn copy(from: &fs::DirEntry, to: &Path, depth: u32) -> io::Result<()> {
+    let (kind, path) = (from.file_type()?, from.path());
+    if kind.is_symlink() {
+        let target = fs::read_link(&path)?;
+        // What leads out of /etc and /usr is copied, the rest keeps its link.
         if target.is_relative() || target.starts_with("/etc") || target.starts_with("/usr") {
             return symlink(target, to);
         }
-        return match fs::metadata(from) {
-            Ok(facts) if facts.is_file() => copy_file(from, to, facts.len()),
-            _ => Ok(()),
-        };
+        return if fs::metadata(&path).is_ok_and(|facts| facts.is_file()) { copy_file(&path, to) } else { Ok(()) };
     }
-    if facts.is_file() {
-        return copy_file(from, to, facts.len());
+    if kind.is_file() {
+        return copy_file(&path, to);
     }
-    if !facts.is_dir() || depth == MAX_DEPTH {
+    if !kind.is_dir() || depth == MAX_DEPTH || NEVER.iter().any(|name| from.file_name() == *name) {
         return Ok(());
     }
+    let entries = match fs::read_dir(&path) {
+        // What we cannot read (rootless), the box could not read either.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        entries => entries?,
+    };
     fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
+    for entry in entries {
         let entry = entry?;
-        if NEVER.iter().any(|name| entry.file_name() == *name) {
-            continue;
-        }
-        match copy(&entry.path(), &to.join(entry.file_name()), depth + 1) {
-            // An unreadable file (rootless) is one the box could not read either.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            other => other?,
+        // Most alternatives are of manual pages.
+        if !entry.file_name().as_encoded_bytes().ends_with(b".gz") {
+            copy(&entry, &to.join(entry.file_name()), depth + 1)?;
         }
     }
     Ok(())
 }
 
-fn copy_file(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    // What others cannot read on the host, a box does not get either.
-    let readable = fs::metadata(from)?.permissions().mode() & 0o004 != 0;
-    if !readable || bytes > MAX_FILE_BYTES {
+/// Copies a file unless it is large, or others cannot read it on the host: then a box does not get it either.
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = match fs::File::open(from) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        source => source?,
+    };
+    let facts = source.metadata()?;
+    if facts.permissions().mode() & 0o004 == 0 || facts.len() > MAX_FILE_BYTES {
         return Ok(());
     }
-    match fs::read(from) {
-        Ok(content) => fs::write(to, content),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        Err(error) => Err(error),
-    }
+    io::copy(&mut source, &mut fs::File::create(to)?).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn accounts_are_generated_and_secrets_stay_out() {
@@ -145,9 +151,10 @@ mod tests {
         put("passwd", "alice:x:501:20::/home/alice:/bin/zsh\n", 0o644);
         put("shadow", "alice:secret", 0o640);
         put("hosts", "10.0.0.1 database.internal\n", 0o644);
-        put("ssl/certs/ca.pem", "certificate", 0o644);
+        put("ssl/certs/ca-certificates.crt", "certificate", 0o644);
         put("ssl/private/key.pem", "key", 0o644);
         put("ssl/hidden.pem", "key", 0o600);
+        put("java-17/hidden", "key", 0o600);
         put("gitconfig", "token", 0o644);
         put("ld.so.conf.d/x.conf", "/usr/lib/x", 0o644);
         symlink("/etc/alternatives/java", host.path().join("services")).unwrap();
@@ -155,10 +162,10 @@ mod tests {
         let read = |name: &str| fs::read_to_string(out.path().join(name)).unwrap_or_default();
         assert!(read("passwd").contains("box:x:1000:1000:") && !read("passwd").contains("alice"));
         assert!(!read("hosts").contains("internal"));
-        assert_eq!(read("ssl/certs/ca.pem"), "certificate");
+        assert_eq!(read("ssl/cert.pem"), "certificate");
         assert_eq!(read("ld.so.conf.d/x.conf"), "/usr/lib/x");
         assert!(read("pip.conf").contains("break-system-packages"));
-        for absent in ["shadow", "gitconfig", "ssl/private", "ssl/hidden.pem"] {
+        for absent in ["shadow", "gitconfig", "ssl/private", "ssl/hidden.pem", "java-17/hidden"] {
             assert!(!out.path().join(absent).exists(), "{absent}");
         }
         assert!(out.path().join("services").is_symlink());

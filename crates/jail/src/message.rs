@@ -14,6 +14,8 @@ use crate::plan::{Access, NetworkMode, Plan, RootMode};
 pub struct LauncherConfig {
     /// Names the cgroups of this instance; unique on the machine.
     pub instance: String,
+    /// Holds the storage of this instance's boxes.
+    pub directory: PathBuf,
     /// Where cgroups go, when not below the daemon's own.
     pub cgroup_parent: Option<String>,
     /// The daemon, whose cgroup may have to be tidied for delegation.
@@ -26,7 +28,7 @@ pub enum LauncherRequest {
     /// Make a box up to the point where its own mounts and limits are needed. One descriptor: init's end of
     /// its channel.
     Prepare { box_id: u64, network: NetworkMode },
-    /// Set limits and make mounts for a prepared box. Descriptors: the storage (unless it is memory), then one
+    /// Set limits and make mounts for a prepared box. Descriptors: the image, when the storage is one, then one
     /// O_PATH descriptor for each source.
     Furnish { box_id: u64, order: FurnishOrder },
     /// Stop or resume the box's commands; its init goes on.
@@ -38,7 +40,8 @@ pub enum LauncherRequest {
 pub struct FurnishOrder {
     pub limits: Limits,
     pub storage: StorageSource,
-    pub storage_path: PathBuf,
+    /// The storage's name in the instance's directory.
+    pub storage_name: String,
     /// Made on the storage, for the box's user.
     pub directories: Vec<String>,
     pub root: RootMode,
@@ -47,7 +50,7 @@ pub struct FurnishOrder {
     pub sources: Vec<SourceMount>,
 }
 
-/// What the descriptor of a storage is.
+/// What bounds a storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StorageSource {
     Directory,

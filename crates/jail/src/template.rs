@@ -11,7 +11,8 @@
 //! /template/dev   six nodes, links, mount points for pts and shm
 //! /empty, /blank  an empty directory and an empty file, to mask others with
 //! /root           where a new box builds its root
-//! /lower, /disk   where the launcher puts things together for a moment
+//! /instance       the storage of this instance's boxes
+//! /disk           where the launcher has a disk image for a moment
 //! ```
 
 use std::fs;
@@ -26,16 +27,19 @@ use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
 use crate::etc;
 use crate::identity::HOST_BASE;
 use crate::message::{Failure, Step};
-use crate::mounts::{PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make_tmpfs};
+use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make_tmpfs};
 
 /// The device nodes of a box.
 pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
+/// Name in the root, target.
+type Links = Vec<(String, String)>;
+
 /// What a box has to know to use the template.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
-    /// Links of a merged /usr: name in the root, target.
-    pub(crate) links: Vec<(String, String)>,
+    /// Of a merged /usr.
+    pub(crate) links: Links,
     /// Top-level directories besides usr, where /usr is not merged.
     pub(crate) system_directories: Vec<String>,
     /// Names below /proc to hide.
@@ -61,7 +65,7 @@ const HIDDEN: [&str; 38] = [
 
 /// Builds the template and makes it this process's root. `idmap` is a user namespace that maps ids on disk to
 /// the box's, where the caller can use one.
-pub(crate) fn build(idmap: Option<BorrowedFd<'_>>) -> Result<Template, Failure> {
+pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Template, Failure> {
     let root = make_tmpfs(16 << 20, 16384, "755", MountAttributes { no_suid: true, no_dev: true, ..Default::default() })
         .step("making the template's tmpfs")?;
     // Any directory does: the mount namespace is ours alone.
@@ -69,16 +73,18 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>) -> Result<Template, Failure> 
     // Cloned before the new root hides what lies at its place.
     let proc = clone_at(CWD, "/proc", Reach::Tree).step("cloning /proc")?;
     let (usr, id_mapped) = clone_system("/usr", idmap).step("cloning /usr")?;
+    let storage = clone_with(instance, Reach::One, PLAIN).step("cloning the instance's directory")?;
     attach(&root, base).step("attaching the template")?;
     let at = |path: &str| format!("{base}/{path}");
-    for directory in ["proc", "template", "template/usr", "template/etc", "template/dev", "empty", "root", "lower", "disk"] {
+    for directory in ["proc", "template", "template/usr", "template/etc", "template/dev", "empty", "root", "instance", "disk"] {
         fs::create_dir(at(directory)).step(format!("making {directory}"))?;
     }
     fs::write(at("blank"), "").step("making the blank file")?;
     attach(&proc, at("proc")).step("attaching /proc")?;
     attach(&usr, at("template/usr")).step("attaching /usr")?;
+    attach(&storage, at("instance")).step("attaching the instance's directory")?;
     let (links, system_directories) = system_entries(base, idmap)?;
-    etc::generate(Path::new("/etc"), Path::new(&at("template/etc")), idmap.map(|_| HOST_BASE)).step("generating /etc")?;
+    build_etc(&at("template/etc"), idmap)?;
     build_dev(&at("template/dev"))?;
     let masks = masks_of(Path::new("/proc"));
     enter_root(base).step("entering the template")?;
@@ -98,7 +104,7 @@ fn clone_system(path: &str, idmap: Option<BorrowedFd<'_>>) -> io::Result<(std::o
 }
 
 /// /bin, /lib and so on: links where /usr is merged, copies of the directories where it is not.
-fn system_entries(base: &str, idmap: Option<BorrowedFd<'_>>) -> Result<(Vec<(String, String)>, Vec<String>), Failure> {
+fn system_entries(base: &str, idmap: Option<BorrowedFd<'_>>) -> Result<(Links, Vec<String>), Failure> {
     let (mut links, mut directories) = (Vec::new(), Vec::new());
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
         let path = format!("/{name}");
@@ -113,6 +119,22 @@ fn system_entries(base: &str, idmap: Option<BorrowedFd<'_>>) -> Result<(Vec<(Str
         }
     }
     Ok((links, directories))
+}
+
+/// /etc belongs to the box's root: by an id map, or where tmpfs has none, file by file.
+fn build_etc(at: &str, idmap: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
+    let mut owner = None;
+    if let Some(namespace) = idmap {
+        let etc = clone_at(CWD, at, Reach::One).step("cloning /etc")?;
+        match set_attributes(etc.as_fd(), Reach::One, PLAIN, Some(namespace)) {
+            Ok(()) => {
+                etc::generate(Path::new("/etc"), Path::new(at), None).step("generating /etc")?;
+                return attach(&etc, at).step("attaching /etc");
+            }
+            Err(_) => owner = Some(HOST_BASE),
+        }
+    }
+    etc::generate(Path::new("/etc"), Path::new(at), owner).step("generating /etc")
 }
 
 /// /dev: a tmpfs of mode 755. In a sticky world-writable one, `> /dev/null` by another user than the node's

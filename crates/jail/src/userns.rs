@@ -19,7 +19,12 @@ pub(crate) fn write_maps(pid: i32, uid_map: &str, gid_map: &str, deny_setgroups:
         write("setgroups", "deny")?;
     }
     write("uid_map", uid_map)?;
-    write("gid_map", gid_map)
+    write("gid_map", gid_map)?;
+    // Anybody in the namespace could write this one, once: so it is written.
+    match write("projid_map", uid_map) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 /// A user namespace with these maps and nobody in it, for id-mapped mounts.

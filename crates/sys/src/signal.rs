@@ -9,9 +9,14 @@ pub fn block_all() -> io::Result<()> {
     change_mask(libc::SIG_BLOCK)
 }
 
-/// What a program expects to find when it starts: nothing blocked, every signal at its default. A server that
-/// ignores SIGPIPE would otherwise pass that on, and `yes | head` never ends.
-pub fn reset_for_exec() -> io::Result<()> {
+/// Unblocks everything: what a program expects to find when it starts.
+pub fn unblock_all() -> io::Result<()> {
+    change_mask(libc::SIG_UNBLOCK)
+}
+
+/// Puts every signal at its default, for this process and what it forks. A server that ignores SIGPIPE would
+/// otherwise pass that on, and `yes | head` never ends.
+pub fn reset_dispositions() -> io::Result<()> {
     /// `struct sigaction` as the kernel has it; libc's functions refuse the two signals it keeps for itself.
     #[repr(C)]
     struct KernelAction {
@@ -28,7 +33,7 @@ pub fn reset_for_exec() -> io::Result<()> {
         };
         check(result)?;
     }
-    change_mask(libc::SIG_UNBLOCK)
+    Ok(())
 }
 
 fn change_mask(how: libc::c_int) -> io::Result<()> {

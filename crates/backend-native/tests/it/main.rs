@@ -3,6 +3,10 @@
 //! A main of its own, because the test program is also the launcher: the role is dispatched before any thread
 //! exists. Run it as root and as an ordinary user; what a case needs and this user lacks is said aloud.
 
+mod attacks;
+mod host_state;
+mod leaks;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -50,6 +54,9 @@ impl Harness for NativeHarness {
 
 fn main() -> ExitCode {
     sandcrate_jail::dispatch_role();
+    if let Some(outcome) = leaks::run_alone() {
+        return outcome;
+    }
     let arguments = Arguments::from_args();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let harness: Arc<NativeHarness> = Arc::new(runtime.block_on(NativeHarness::new()));
@@ -63,7 +70,11 @@ fn main() -> ExitCode {
         Trial::test(case.name, move || handle.block_on((case.run)(harness)).map_err(Failed::from))
             .with_ignored_flag(missing.is_some())
     });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    let mut trials: Vec<Trial> = trials.collect();
+    let attacks = attacks::trials(&harness.backend, &harness.enforcement, harness.scratch.path(), runtime.handle());
+    trials.extend(attacks.expect("a host to attack"));
+    trials.extend(leaks::trials(harness.capabilities().writable_root));
+    let conclusion = libtest_mimic::run(&arguments, trials);
     runtime.block_on(harness.backend.shutdown());
     conclusion.exit_code()
 }

@@ -40,15 +40,20 @@ fn fix(machine: &Machine, control: Control) -> Fix {
             vec![format!("see `cgroups` in this report: have it delegated to {}, or {as_root}", machine.user)]
         }
         Control::CommandKill => vec![
-            "mount cgroup v2 beside v1: mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified".to_owned(),
+            "beside v1: mkdir -p /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified"
+                .to_owned(),
             "on v2 only: Linux 5.14 or later, and for ordinary users a delegated cgroup".to_owned(),
         ],
         Control::Disk => vec!["see `disk quota` and `state directory` in this report".to_owned()],
-        Control::Landlock => vec!["Linux 5.13 or later with `landlock` in the kernel's `lsm=` list".to_owned()],
+        Control::Landlock => {
+            vec!["Linux 5.13 or later with `landlock` in the kernel's `lsm=` list".to_owned()]
+        }
         Control::Identity | Control::NoSetuid | Control::Filesystem if !machine.is_root() => {
             vec![format!("{as_root}: one user cannot give a box ids beside its own")]
         }
-        Control::Rlimits => vec!["give the service CAP_SYS_RESOURCE, or raise its own limits (LimitNOFILE= of systemd)".to_owned()],
+        Control::Rlimits => {
+            vec!["give the service CAP_SYS_RESOURCE, or raise its own limits (LimitNOFILE=)".to_owned()]
+        }
         Control::ProcMasks => vec!["see `/proc` in this report".to_owned()],
         _ => vec!["see the reason beside it; report it with this output if it makes no sense".to_owned()],
     };

@@ -100,9 +100,10 @@ fn apparmor_fix(until: &str) -> Fix {
             "cat > /etc/apparmor.d/sandcrate <<'END'".to_owned(),
             "abi <abi/4.0>,".to_owned(),
             "include <tunables/global>".to_owned(),
-            format!(
-                "profile sandcrate {program} flags=(unconfined) {{ userns, include if exists <local/sandcrate> }}"
-            ),
+            format!("profile sandcrate {program} flags=(unconfined) {{"),
+            "  userns,".to_owned(),
+            "  include if exists <local/sandcrate>".to_owned(),
+            "}".to_owned(),
             "END".to_owned(),
             "apparmor_parser -r /etc/apparmor.d/sandcrate".to_owned(),
         ],
@@ -155,7 +156,7 @@ fn proc_visible(machine: &Machine) -> Check {
     }
     let fix = Fix::new(
         [
-            "docker: run this container with `--security-opt systempaths=unconfined --security-opt seccomp=unconfined`",
+            "docker: run with `--security-opt systempaths=unconfined --security-opt seccomp=unconfined`",
             "kubernetes: securityContext.procMount: Unmasked",
         ],
         "a box may fail to mount its own /proc, and then does not start",
@@ -168,18 +169,14 @@ fn privileges(machine: &Machine) -> Check {
     const NAME: &str = "privileges";
     if !machine.is_root() {
         let fix = Fix::new(
-            [
-                "run as root (`sudo sandcrate …`) for a range of ids of its own, a hard disk quota on disk, a writable root",
-            ],
+            ["run as root for an id range of its own, a hard quota on disk, a writable root"],
             "boxes run as your own uid with one id inside; see the controls of the box below",
         );
         return Check::weak(NAME, format!("ordinary user {}", machine.user), fix);
     }
     if !machine.has_capability(CAP_SYS_ADMIN) {
         let fix = Fix::new(
-            [
-                "docker: run this container with `--privileged`, or `--cap-add SYS_ADMIN` and no seccomp profile",
-            ],
+            ["docker: run with `--privileged`, or `--cap-add SYS_ADMIN` and no seccomp profile"],
             "no box can start as this root; an ordinary user with user namespaces may do better",
         );
         return Check::missing(NAME, "root without CAP_SYS_ADMIN", fix);
@@ -198,7 +195,7 @@ fn own_filter(machine: &Machine) -> Option<Check> {
         return None;
     }
     let fix = Fix::new(
-        ["docker: run this container with `--security-opt seccomp=unconfined`"],
+        ["docker: run with `--security-opt seccomp=unconfined`"],
         "if the filter refuses clone, unshare or mount, no box can start; otherwise nothing is lost",
     );
     Some(Check::weak(

@@ -59,7 +59,7 @@ impl Machine {
         machine.distribution = field("PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned());
         let family = format!("{} {}", field("ID").unwrap_or_default(), field("ID_LIKE").unwrap_or_default());
         machine.packages = packages(&family);
-        machine.user = machine.user_name().unwrap_or_else(|| format!("uid {uid}"));
+        machine.user = machine.user_name().unwrap_or_else(|| "a user without a name".to_owned());
         machine.container = machine.find_container();
         machine.memory_bytes = machine
             .value("proc/meminfo", "MemTotal")

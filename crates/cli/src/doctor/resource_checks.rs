@@ -64,6 +64,12 @@ impl Cgroups {
         }
     }
 
+    fn v2_has_all(&self) -> bool {
+        self.v2
+            .as_ref()
+            .is_some_and(|(_, v2)| CONTROLLERS.iter().all(|name| v2.iter().any(|known| known == name)))
+    }
+
     fn lacks(&self) -> Vec<&'static str> {
         let has = |name: &str| {
             self.v1.iter().chain(self.v2.iter().flat_map(|(_, v2)| v2)).any(|known| known == name)
@@ -85,15 +91,13 @@ fn cgroups(machine: &Machine) -> Check {
         let detail = format!("{}: no {} controller", found.mode(), lacks.join(", "));
         let fix = match &machine.container {
             Some(_) => Fix::new(
-                [
-                    "docker: run this container with `--privileged --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup`",
-                ],
+                ["docker: run with `--privileged --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup`"],
                 UNTIL,
             ),
             None => Fix::new(
                 [
                     "mount -t cgroup2 none /sys/fs/cgroup   # where nothing is mounted",
-                    "add `cgroup_enable=memory` to the kernel command line and reboot   # where only memory is missing",
+                    "boot with `cgroup_enable=memory`   # where only memory is missing",
                 ],
                 UNTIL,
             ),
@@ -106,11 +110,23 @@ fn cgroups(machine: &Machine) -> Check {
     if let Some(own) = delegated(machine, &found) {
         return Check::ok(NAME, format!("{}, delegated at {own}", found.mode()));
     }
+    // What v1 holds cannot be given to a user.
+    if !found.v2_has_all() {
+        let fix = Fix::new(
+            [
+                "run as root",
+                "or have them in v2: boot with `systemd.unified_cgroup_hierarchy=1`, then run this report again",
+            ],
+            UNTIL,
+        );
+        return Check::weak(NAME, format!("{}: v1 cannot be delegated", found.mode()), fix);
+    }
     let fix = Fix::new(
         [
             "systemd-run --user --scope -p Delegate=yes -- sandcrate run …",
-            "for every login: mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu memory pids\\n' > \
-             /etc/systemd/system/user@.service.d/delegate.conf && systemctl daemon-reload",
+            "for every login: mkdir -p /etc/systemd/system/user@.service.d",
+            "  printf '[Service]\\nDelegate=cpu memory pids\\n' > /etc/systemd/system/user@.service.d/delegate.conf",
+            "  systemctl daemon-reload   # and log in again",
         ],
         UNTIL,
     );
@@ -135,7 +151,7 @@ fn quota_tools(machine: &Machine, programs: &[PathBuf]) -> Check {
         return Check::ok(NAME, "a hard quota lies in memory for ordinary users");
     }
     let has = |program: &str| programs.iter().any(|dir| dir.join(program).is_file());
-    let until = "a box without --quota is bounded by accounting as before; a hard --quota is only accounted, and the box says so";
+    let until = "boxes run; a --quota is accounted instead of hard, and the box says so";
     if !has("mke2fs") {
         let fix = Fix::new([machine.install("e2fsprogs", "e2fsprogs")], until);
         return Check::weak(NAME, "mke2fs is not installed: no image for a hard quota", fix);

@@ -42,7 +42,7 @@ fn head(text: &mut String, report: &Report, paint: Paint) -> std::fmt::Result {
         machine.cpus,
         show_size(machine.memory_bytes)
     )?;
-    writeln!(text, "  user          {} (uid {})", machine.user, machine.uid)?;
+    writeln!(text, "  user          {}, uid {}", machine.user, machine.uid)?;
     writeln!(text, "  cgroups       {}", report.cgroups)?;
     writeln!(text, "  state         {}\n", report.state_dir.display())
 }
@@ -66,7 +66,7 @@ fn trial(text: &mut String, report: &Report) -> std::fmt::Result {
     match (&report.trial, &report.error) {
         (Some(trial), _) => writeln!(
             text,
-            "\ntimes  first box {} ms from nothing; another box and its first command {} ms; a command in a box {} ms",
+            "\ntimes  first box {} ms from nothing; another with its first command {} ms; a command {} ms",
             trial.first_start_ms, trial.cold_ms, trial.warm_ms
         ),
         (None, Some(error)) => {
@@ -107,7 +107,7 @@ fn fixes(text: &mut String, checks: &[Check], paint: Paint) -> std::fmt::Result 
     }
     writeln!(text, "\n{}", paint.paint(BOLD, "fixes"))?;
     for (index, (check, fix)) in broken.iter().enumerate() {
-        writeln!(text, "{:>2}. {} ({}): {}", index + 1, check.name, check.state.label(), check.detail)?;
+        writeln!(text, "{:>2}. {} ({})", index + 1, check.name, check.state.label())?;
         for step in &fix.steps {
             writeln!(text, "      {step}")?;
         }

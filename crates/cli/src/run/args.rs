@@ -20,13 +20,14 @@ Examples:
   sandcrate run -o json -m 1G -c 2 -- ./solve | jq .usage
   sandcrate run --require memory,pids,seccomp -- ./x    fail where one of these cannot be enforced
 
-The box: network off, read-only root with the host's /usr, private /workspace and HOME, an environment of PATH,
-HOME, LANG (and TERM with -t). A program outside /usr (a pyenv's python, a node of nvm) works: what it stands on
-is mounted read-only at the same path. A relative program path is one in the workdir of the box.
+The box: network off, read-only root with the host's /usr, private /workspace and HOME, an
+environment of PATH, HOME, LANG (and TERM with -t). A program outside /usr (a pyenv's python, a node
+of nvm) works: what it stands on is mounted read-only at the same path. A relative program path is
+one in the workdir of the box.
 
-Exit codes: the command's own; 128+N when signal N ended it; 124 timeout; 125 sandcrate itself failed or refused;
-126 not executable; 127 not found; 130 Ctrl-C; 141 the reader of stdout went away. With -o json, `exit_code` is
-the same number.";
+Exit codes: the command's own; 128+N when signal N ended it; 124 timeout; 125 sandcrate itself
+failed or refused; 126 not executable; 127 not found; 130 Ctrl-C; 141 the reader of stdout went
+away. With -o json, `exit_code` is the same number.";
 
 /// Run one command in a new box, and exit with its code
 #[derive(Debug, Args)]
@@ -49,27 +50,32 @@ pub(crate) struct RunArgs {
     pub(crate) volume: Vec<OsString>,
 
     /// Memory of the whole box
-    #[arg(short, long, value_name = "SIZE", default_value = "512M", allow_negative_numbers = true, value_parser = parse_size)]
+    #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) memory: u64,
 
     /// CPUs the box may use at a time
-    #[arg(short, long, value_name = "NUMBER", default_value = "1", allow_negative_numbers = true, value_parser = parse_cpus)]
+    #[arg(short, long, value_name = "NUMBER", default_value = "1", value_parser = parse_cpus)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) cpus: u32,
 
     /// Processes and threads of the box
-    #[arg(long, value_name = "NUMBER", default_value_t = 128, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 128, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=4_194_304))]
     pub(crate) pids_limit: u32,
 
     /// Hard limit for files in /workspace, HOME and a writable root [default: 1G, accounted]
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     pub(crate) quota: Option<u64>,
 
     /// Size of /tmp; counts as memory
-    #[arg(long, value_name = "SIZE", default_value = "64M", allow_negative_numbers = true, value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) tmp_size: u64,
 
     /// Wall time after which everything is killed; 0 for none
-    #[arg(long, value_name = "DURATION", default_value = "30s", allow_negative_numbers = true, value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) timeout: Duration,
 
     /// What the box may reach
@@ -105,11 +111,11 @@ pub(crate) struct RunArgs {
     pub(crate) quiet: bool,
 
     /// Controls that must be enforced in full, or the box does not start; `all` for every one
-    #[arg(long, value_name = "CONTROL", value_delimiter = ',', value_parser = strictness::parse, hide_possible_values = true)]
+    #[arg(long, value_name = "CONTROL,...", value_delimiter = ',', value_parser = strictness::parse)]
     pub(crate) require: Vec<Required>,
 
     /// The program and its arguments
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, value_parser = clap::value_parser!(OsString))]
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 

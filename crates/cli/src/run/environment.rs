@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use sandcrate_backend::{check_env, merge_env};
+use sandcrate_backend::{RootAccess, check_env, merge_env};
 
 use crate::failure::Failure;
 
@@ -68,11 +68,21 @@ fn key_of(text: &str) -> String {
 }
 
 /// Puts directories in front of PATH, whoever set it.
-pub(super) fn prepend_path(variables: &mut Variables, dirs: &[PathBuf]) -> anyhow::Result<()> {
+pub(super) fn prepend_path(
+    variables: &mut Variables,
+    dirs: &[PathBuf],
+    root: RootAccess,
+) -> anyhow::Result<()> {
     if dirs.is_empty() {
         return Ok(());
     }
-    let rest = variables.iter().find(|(key, _)| key == "PATH").map_or(BOX_PATH, |(_, value)| value);
+    // As the box has it: what `pip install --user` puts into HOME comes last.
+    let home = match root {
+        RootAccess::ReadOnly => "/home/box",
+        RootAccess::Writable => "/root",
+    };
+    let default = format!("{BOX_PATH}:{home}/.local/bin");
+    let rest = variables.iter().find(|(key, _)| key == "PATH").map_or(&default, |(_, value)| value);
     let mut path = String::new();
     for dir in dirs {
         path.push_str(utf8(dir)?);
@@ -128,7 +138,7 @@ mod tests {
         let found = variables(&["A=flag".into()], &files, |_| Some("caller's".into())).unwrap();
         assert_eq!(found, [pair("A", "flag"), pair("B", "2 # kept"), pair("KNOWN", "caller's")]);
 
-        write!(file, "=broken\n").unwrap();
+        writeln!(file, "=broken").unwrap();
         let error = format!("{:#}", variables(&[], &files, |_| None).unwrap_err());
         assert!(error.contains("line 6") && error.contains(&*file.path().to_string_lossy()), "{error}");
         let missing = variables(&[], &["/no/such/file".into()], |_| None).unwrap_err();
@@ -138,10 +148,12 @@ mod tests {
     #[test]
     fn toolchain_directories_lead_path() {
         let mut variables = vec![pair("A", "1")];
-        prepend_path(&mut variables, &["/opt/x/bin".into(), "/opt/y/bin".into()]).unwrap();
-        assert_eq!(variables[1], pair("PATH", &format!("/opt/x/bin:/opt/y/bin:{BOX_PATH}")));
+        let dirs = ["/opt/x/bin".into(), "/opt/y/bin".into()];
+        prepend_path(&mut variables, &dirs, RootAccess::ReadOnly).unwrap();
+        let expected = format!("/opt/x/bin:/opt/y/bin:{BOX_PATH}:/home/box/.local/bin");
+        assert_eq!(variables[1], pair("PATH", &expected));
         let mut own = vec![pair("PATH", "/mine")];
-        prepend_path(&mut own, &["/opt/x/bin".into()]).unwrap();
+        prepend_path(&mut own, &dirs[..1], RootAccess::Writable).unwrap();
         assert_eq!(own, [pair("PATH", "/opt/x/bin:/mine")]);
     }
 }

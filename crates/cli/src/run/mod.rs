@@ -75,7 +75,7 @@ fn finish(plan: &Plan, result: Result<Ended, Broken>) -> ExitCode {
         (Err(broken), OutputFormat::Json) => {
             let shown = Shown::of(&broken.error);
             let code = shown.exit_code();
-            let json = RunReport::failed_in(shown, plan, broken.session.as_ref()).to_json();
+            let json = RunReport::broken(shown, plan, &broken).to_json();
             output::exit_code_after(output::print_bytes(&json), code)
         }
     }

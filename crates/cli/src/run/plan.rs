@@ -63,7 +63,8 @@ pub(super) fn plan(args: RunArgs, around: &Surroundings, own_state: &[PathBuf]) 
     let mut env = environment::variables(&args.env, &args.env_file, |key| std::env::var_os(key))?;
     let mut command = args.command;
     let toolchain = add_toolchain(&mut command, &mut mounts, &workdir, around, own_state);
-    environment::prepend_path(&mut env, &toolchain.path)?;
+    let root = if args.writable_root { RootAccess::Writable } else { RootAccess::ReadOnly };
+    environment::prepend_path(&mut env, &toolchain.path, root)?;
     if args.tty && !env.iter().any(|(key, _)| key == "TERM") {
         let term = std::env::var("TERM").unwrap_or_else(|_| "xterm".to_owned());
         env.push(("TERM".to_owned(), term));
@@ -71,7 +72,7 @@ pub(super) fn plan(args: RunArgs, around: &Surroundings, own_state: &[PathBuf]) 
 
     let mut spec = SessionSpec::new(id);
     spec.network = network(args.network)?;
-    spec.root = if args.writable_root { RootAccess::Writable } else { RootAccess::ReadOnly };
+    spec.root = root;
     spec.limits = limits(args.memory, args.cpus, args.pids_limit, args.tmp_size, args.quota)?;
     spec.mounts = mounts;
     spec.env = env;
@@ -164,7 +165,7 @@ fn add_toolchain(
     toolchain
 }
 
-/// `-i` without `-t` on a terminal is fine; `-t` without `-i` leaves a program waiting for keys that never come.
+/// `-t` without `-i` leaves a program waiting for keys that never come.
 fn warn_of_odd_input(interactive: bool, tty: bool, quiet: bool) {
     if tty && !interactive && !quiet && std::io::stdin().is_terminal() {
         crate::output::notice("note: -t without -i: the program gets no keys, except Ctrl-C");

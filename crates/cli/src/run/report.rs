@@ -7,7 +7,7 @@ use sandcrate_protocol::Enforcement;
 use serde::Serialize;
 
 use super::plan::Plan;
-use super::session::{Ended, Ending};
+use super::session::{Broken, Ended, Ending};
 use super::streams::Kept;
 use crate::failure::Shown;
 use crate::output::BROKEN_PIPE_EXIT_CODE;
@@ -76,10 +76,36 @@ struct SessionReport {
 impl RunReport {
     /// A run that did not come to a box.
     pub(crate) fn failed(error: Shown) -> Self {
+        let mut report = Self::empty(Status::Failed, error.exit_code());
+        report.error = Some(error);
+        report
+    }
+
+    /// A run whose box started, and then something failed.
+    pub(super) fn broken(error: Shown, plan: &Plan, broken: &Broken) -> Self {
+        let mut report = Self::failed(error);
+        report.set_streams(&broken.stdout, &broken.stderr);
+        report.set_session(plan, broken.session.as_ref());
+        report
+    }
+
+    pub(super) fn ended(plan: &Plan, ended: &Ended) -> Self {
+        let mut report = Self::empty(status(&ended.ending), exit_code(&ended.ending));
+        report.set_streams(&ended.stdout, &ended.stderr);
+        match &ended.ending {
+            Ending::Exit(exit) => report.set_exit(exit),
+            Ending::Signal(signal) => report.signal = Some(*signal),
+            Ending::BrokenPipe => {}
+        }
+        report.set_session(plan, ended.session.as_ref());
+        report
+    }
+
+    fn empty(status: Status, exit_code: u8) -> Self {
         Self {
-            ok: false,
-            status: Status::Failed,
-            exit_code: error.exit_code(),
+            ok: exit_code == 0,
+            status,
+            exit_code,
             signal: None,
             timed_out: false,
             stdout: String::new(),
@@ -93,47 +119,14 @@ impl RunReport {
             limits_hit: Vec::new(),
             session: None,
             enforcement: Enforcement::new(),
-            error: Some(error),
-        }
-    }
-
-    /// A run whose box started, and then something failed.
-    pub(super) fn failed_in(error: Shown, plan: &Plan, session: Option<&SessionInfo>) -> Self {
-        let mut report = Self::failed(error);
-        report.set_session(plan, session);
-        report
-    }
-
-    pub(super) fn ended(plan: &Plan, ended: &Ended) -> Self {
-        let (stdout, stdout_base64) = text(&ended.stdout);
-        let (stderr, stderr_base64) = text(&ended.stderr);
-        let code = exit_code(&ended.ending);
-        let mut report = Self {
-            ok: code == 0,
-            status: status(&ended.ending),
-            exit_code: code,
-            signal: None,
-            timed_out: false,
-            stdout,
-            stdout_base64,
-            stderr,
-            stderr_base64,
-            stdout_bytes: ended.stdout.seen,
-            stderr_bytes: ended.stderr.seen,
-            dropped_bytes: 0,
-            usage: None,
-            limits_hit: Vec::new(),
-            session: None,
-            enforcement: Enforcement::new(),
             error: None,
-        };
-        match &ended.ending {
-            Ending::Exit(exit) => report.set_exit(exit),
-            Ending::Signal(signal) => report.signal = Some(*signal),
-            Ending::BrokenPipe => {}
         }
-        report.set_session(plan, ended.session.as_ref());
-        report
+    }
+
+    fn set_streams(&mut self, stdout: &Kept, stderr: &Kept) {
+        (self.stdout, self.stdout_base64) = text(stdout);
+        (self.stderr, self.stderr_base64) = text(stderr);
+        (self.stdout_bytes, self.stderr_bytes) = (stdout.seen, stderr.seen);
     }
 
     fn set_exit(&mut self, exit: &ExecExit) {
@@ -197,7 +190,8 @@ fn status(ending: &Ending) -> Status {
     }
 }
 
-/// Text for people, and the exact bytes where they are no text. A character that the cut went through is left out.
+/// Text for people, and the exact bytes where they are no text. A character that our cut went through is left
+/// out.
 fn text(kept: &Kept) -> (String, Option<String>) {
     match std::str::from_utf8(&kept.data) {
         Ok(text) => (text.to_owned(), None),

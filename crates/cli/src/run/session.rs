@@ -44,16 +44,18 @@ impl Ended {
     }
 }
 
-/// Why there is no [`Ended`]: the error, and the session where it got that far.
+/// Why there is no [`Ended`]: the error, and how far it got before.
 #[derive(Debug)]
 pub(super) struct Broken {
     pub(super) error: anyhow::Error,
     pub(super) session: Option<SessionInfo>,
+    pub(super) stdout: Kept,
+    pub(super) stderr: Kept,
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Broken {
     fn from(error: E) -> Self {
-        Self { error: error.into(), session: None }
+        Self { error: error.into(), session: None, stdout: Kept::default(), stderr: Kept::default() }
     }
 }
 
@@ -68,7 +70,7 @@ pub(super) async fn execute(plan: &Plan, config: NativeConfig) -> Result<Ended, 
         () = backend.shutdown() => {}
         // A second Ctrl-C does not wait.
         _ = signals.ending() => {}
-        () = tokio::time::sleep(SHUTDOWN_TIME) => tracing::warn!("the box did not end in time; left to the launcher"),
+        () = tokio::time::sleep(SHUTDOWN_TIME) => tracing::warn!("the box did not end in time"),
     }
     result
 }
@@ -78,20 +80,31 @@ async fn in_backend(backend: &NativeBackend, plan: &Plan, signals: &mut Signals)
         started = backend.start(plan.spec.clone()) => started?,
         signal = signals.ending() => return Ok(Ended::early(signal)),
     };
-    match in_box(backend, plan, signals).await {
-        Ok((ending, stdout, stderr)) => Ok(Ended { ending, session: Some(session), stdout, stderr }),
-        Err(error) => Err(Broken { error, session: Some(session) }),
+    let mut sink = match plan.format {
+        OutputFormat::Raw => Sink::Live,
+        OutputFormat::Json => Sink::Keep { stdout: Kept::default(), stderr: Kept::default() },
+    };
+    let result = in_box(backend, plan, &mut sink, signals).await;
+    let (stdout, stderr) = match sink {
+        Sink::Keep { stdout, stderr } => (stdout, stderr),
+        Sink::Live => (Kept::default(), Kept::default()),
+    };
+    let session = Some(session);
+    match result {
+        Ok(ending) => Ok(Ended { ending, session, stdout, stderr }),
+        Err(error) => Err(Broken { error, session, stdout, stderr }),
     }
 }
 
 async fn in_box(
     backend: &NativeBackend,
     plan: &Plan,
+    sink: &mut Sink,
     signals: &mut Signals,
-) -> anyhow::Result<(Ending, Kept, Kept)> {
+) -> anyhow::Result<Ending> {
     let mut execution = tokio::select! {
         execution = backend.exec(&plan.spec.id, plan.request.clone()) => execution?,
-        signal = signals.ending() => return Ok((Ending::Signal(signal), Kept::default(), Kept::default())),
+        signal = signals.ending() => return Ok(Ending::Signal(signal)),
     };
     let on_terminal = plan.request.pty.is_some();
     let raw = if on_terminal && plan.input == Input::Ours { RawTerminal::enter()? } else { None };
@@ -102,18 +115,10 @@ async fn in_box(
     {
         streams::feed(stdin, if on_terminal { AtEnd::TypeEof } else { AtEnd::Close })?;
     }
-    let mut sink = match plan.format {
-        OutputFormat::Raw => Sink::Live,
-        OutputFormat::Json => Sink::Keep { stdout: Kept::default(), stderr: Kept::default() },
-    };
-    let ending = until_end(&mut execution, &mut sink, signals, on_terminal).await;
+    let ending = until_end(&mut execution, sink, signals, on_terminal).await;
     drop(raw);
     drop(stdin);
-    let (stdout, stderr) = match sink {
-        Sink::Keep { stdout, stderr } => (stdout, stderr),
-        Sink::Live => (Kept::default(), Kept::default()),
-    };
-    Ok((ending?, stdout, stderr))
+    ending
 }
 
 /// Moves output until the command ends, or a signal to us ends it.

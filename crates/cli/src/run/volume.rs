@@ -44,8 +44,9 @@ pub(super) fn source_of(path: &Path, own_state: &[PathBuf]) -> anyhow::Result<Pa
 /// From the right, because a path may hold colons on the left of the last absolute one.
 fn split(flag: &OsStr) -> anyhow::Result<(&Path, &str, MountAccess)> {
     let malformed = |why: &str| {
-        Failure::invalid(format!("--volume `{}`: {why}", flag.display()))
-            .hint("the form is SRC:DST or SRC:DST:ro, such as `-v ./data:/data:ro`; DST is an absolute path of the box")
+        Failure::invalid(format!("--volume `{}`: {why}", flag.display())).hint(
+            "the form is SRC:DST or SRC:DST:ro, such as `-v ./data:/data:ro`; DST is absolute, in the box",
+        )
     };
     let text = flag.as_bytes();
     let (text, access) = match (text.strip_suffix(b":ro"), text.strip_suffix(b":rw")) {

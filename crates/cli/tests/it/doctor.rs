@@ -63,9 +63,31 @@ fn no_attempt_breaks_out() {
     let broken: Vec<_> = not_held.iter().filter(|tried| tried["verdict"] == "broken").collect();
     assert!(broken.is_empty() && output.code == 0, "{broken:#?}");
     if rustix::process::geteuid().is_root() {
-        assert!(
-            not_held.iter().all(|tried| tried["id"] == "NT-03"),
-            "an attempt could not be made: {not_held:#?}"
-        );
+        assert!(not_held.iter().all(|tried| tried["id"] == "NT-03"), "could not be made: {not_held:#?}");
+    }
+}
+
+/// An attempt that cannot fail to be held proves nothing: outside a box they succeed. Only harmless ones.
+#[test]
+fn attempts_outside_a_box_are_seen_to_succeed() {
+    let canary = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(canary.path(), "canary").unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let bait = serde_json::json!({
+        "canary": canary.path(), "token": "canary", "port4": listener.local_addr().unwrap().port(), "port6": null,
+        "abstract_socket": "none", "uid": 0, "memory_bytes": 1 << 20, "pids": 1, "cpu_millis": 1000,
+        "tmp_bytes": 1 << 20, "disk_bytes": 1 << 20, "open_files": 16,
+    });
+    for name in [
+        "host file",
+        "host over IPv4",
+        "open files",
+        "threads",
+        "processes",
+        "foreign processes",
+        "mount table",
+    ] {
+        let output = sandcrate(&["__attack", name, &bait.to_string()]).run();
+        assert_eq!(output.json()["verdict"], "broken", "{name}: {output:?}");
     }
 }

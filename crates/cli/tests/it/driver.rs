@@ -2,10 +2,12 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -68,6 +70,12 @@ impl Call {
 
     pub(crate) fn dir(mut self, dir: &Path) -> Self {
         self.command.current_dir(dir);
+        self
+    }
+
+    /// In a process group of its own, as a shell starts its jobs.
+    pub(crate) fn own_group(mut self) -> Self {
+        std::os::unix::process::CommandExt::process_group(&mut self.command, 0);
         self
     }
 
@@ -148,14 +156,20 @@ impl Drop for Running {
     }
 }
 
-/// Reads up to and with `text`.
-pub(crate) fn read_until(from: &mut impl Read, text: &str) -> String {
+/// Reads up to and with `text`, within a test's time.
+#[track_caller]
+pub(crate) fn read_until(from: &mut (impl Read + AsFd), text: &str) -> String {
     let mut seen = Vec::new();
     let mut byte = [0];
     while !seen.ends_with(text.as_bytes()) {
-        match from.read(&mut byte) {
-            Ok(1) => seen.push(byte[0]),
-            other => panic!("{other:?} before `{text}`, after: {}", String::from_utf8_lossy(&seen)),
+        let limit = Timespec { tv_sec: TEST_TIME.as_secs() as i64, tv_nsec: 0 };
+        let ready = poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&limit)).unwrap();
+        let read = if ready > 0 { from.read(&mut byte).ok() } else { None };
+        let shown = || String::from_utf8_lossy(&seen).into_owned();
+        match read {
+            Some(1) => seen.push(byte[0]),
+            Some(_) => panic!("the end before `{text}`, after: {}", shown()),
+            None => panic!("nothing more came before `{text}`, after: {}", shown()),
         }
     }
     String::from_utf8_lossy(&seen).into_owned()

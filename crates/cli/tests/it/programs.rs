@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::driver::{Call, sandcrate};
-use crate::skip::{Feature, skip_without};
+use crate::skip::{Feature, say, skip_without};
 
 /// Programs need, what is run (a program and its arguments), what it prints.
 struct Case {
@@ -26,7 +26,8 @@ const CASES: &[Case] = &[
         argv: &[
             "python3",
             "-c",
-            "import multiprocessing as m\nif __name__ == '__main__':\n  with m.Pool(4) as p: print(sum(p.map(abs, range(-9, 1))))",
+            "import multiprocessing as m\n\
+             if __name__ == '__main__':\n  with m.Pool(4) as p: print(sum(p.map(abs, range(-9, 1))))",
         ],
         prints: "45\n",
     },
@@ -36,8 +37,10 @@ const CASES: &[Case] = &[
         argv: &[
             "python3",
             "-c",
-            "import threading, tempfile, multiprocessing as m\nl = m.Lock()\nwith l, tempfile.NamedTemporaryFile() as f: f.write(b'x')\n\
-             t = [threading.Thread(target=lambda: None) for _ in range(20)]\n[x.start() for x in t]; [x.join() for x in t]; print('fine')",
+            "import threading, tempfile, multiprocessing as m\n\
+             with m.Lock(), tempfile.NamedTemporaryFile() as f: f.write(b'x')\n\
+             t = [threading.Thread(target=lambda: None) for _ in range(20)]\n\
+             [x.start() for x in t]; [x.join() for x in t]; print('fine')",
         ],
         prints: "fine\n",
     },
@@ -47,7 +50,9 @@ const CASES: &[Case] = &[
         argv: &[
             "python3",
             "-c",
-            "import sqlite3\nd = sqlite3.connect('x.db'); d.execute('create table t(a)'); d.execute('insert into t values (42)'); d.commit()\nprint(d.execute('select a from t').fetchone()[0])",
+            "import sqlite3\nd = sqlite3.connect('x.db'); d.execute('create table t(a)')\n\
+             d.execute('insert into t values (42)'); d.commit()\n\
+             print(d.execute('select a from t').fetchone()[0])",
         ],
         prints: "42\n",
     },
@@ -57,7 +62,8 @@ const CASES: &[Case] = &[
         argv: &[
             "python3",
             "-c",
-            "import getpass, os, pathlib\nprint(getpass.getuser(), os.getcwd(), pathlib.Path.home().is_dir(), os.access(pathlib.Path.home(), os.W_OK))",
+            "import getpass, os, pathlib\nhome = pathlib.Path.home()\n\
+             print(getpass.getuser(), os.getcwd(), home.is_dir(), os.access(home, os.W_OK))",
         ],
         prints: "box /workspace True True\n",
     },
@@ -67,7 +73,8 @@ const CASES: &[Case] = &[
         argv: &[
             "python3",
             "-c",
-            "import subprocess, sys, venv\nvenv.create('v', with_pip=False)\nprint(subprocess.check_output(['v/bin/python', '-c', 'import sys; print(sys.prefix)'], text=True), end='')",
+            "import subprocess, venv\nvenv.create('v', with_pip=False)\n\
+             subprocess.check_call(['v/bin/python', '-c', 'import sys; print(sys.prefix)'])",
         ],
         prints: "/workspace/v\n",
     },
@@ -83,9 +90,10 @@ const CASES: &[Case] = &[
         argv: &[
             "node",
             "-e",
-            "const {Worker} = require('worker_threads'); const fs = require('fs'); fs.writeFileSync('f', 'x'); \
+            "const {Worker} = require('worker_threads'); require('fs').writeFileSync('f', 'x'); \
              const w = new Worker('require(\"worker_threads\").parentPort.postMessage(6*7)', {eval: true}); \
-             w.on('message', m => console.log(m, require('child_process').execSync('echo child').toString().trim()))",
+             const child = require('child_process').execSync('echo child').toString().trim(); \
+             w.on('message', m => console.log(m, child))",
         ],
         prints: "42 child\n",
     },
@@ -95,7 +103,8 @@ const CASES: &[Case] = &[
         argv: &[
             "sh",
             "-c",
-            "git init -q . && git config user.email a@b.c && git config user.name A && echo x > f && git add f && git commit -q -m one && git log --format=%s && git status --short",
+            "git init -q . && git config user.email a@b.c && git config user.name A && echo x > f && \
+             git add f && git commit -q -m one && git log --format=%s && git status --short",
         ],
         prints: "one\n",
     },
@@ -105,7 +114,8 @@ const CASES: &[Case] = &[
         argv: &[
             "sh",
             "-c",
-            "printf '#include <stdio.h>\\nint main(void) { puts(\"hello from C\"); return 0; }\\n' > hello.c && gcc -O2 -o hello hello.c && ./hello",
+            "printf '#include <stdio.h>\\nint main(void) { puts(\"hello from C\"); return 0; }\\n' > hello.c && \
+             gcc -O2 -o hello hello.c && ./hello",
         ],
         prints: "hello from C\n",
     },
@@ -161,7 +171,8 @@ const CASES: &[Case] = &[
         argv: &[
             "sh",
             "-c",
-            "seq 10 | awk '{s += $1} END {print s}'; echo abc | sed s/b/B/; touch a.txt b.txt; find . -name '*.txt' | sort | xargs echo",
+            "seq 10 | awk '{s += $1} END {print s}'; echo abc | sed s/b/B/; touch a.txt b.txt; \
+             find . -name '*.txt' | sort | xargs echo",
         ],
         prints: "55\naBc\n./a.txt ./b.txt\n",
     },
@@ -173,7 +184,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "clocks and locale",
-        needs: &["date"],
+        needs: &["date", "locale"],
         argv: &["sh", "-c", "test $(date +%Y) -ge 2025 && locale charmap"],
         prints: "UTF-8\n",
     },
@@ -207,14 +218,25 @@ fn ordinary_programs_work() {
 fn make_wheel(dir: &Path) {
     let script = r#"
 import zipfile
+info = 'tiny_box_test-1.0.dist-info/'
+wheel = 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n'
 with zipfile.ZipFile('tiny_box_test-1.0-py3-none-any.whl', 'w') as z:
     z.writestr('tiny_box_test.py', 'WORD = "installed"\n')
-    z.writestr('tiny_box_test-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\nName: tiny-box-test\nVersion: 1.0\n')
-    z.writestr('tiny_box_test-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-    z.writestr('tiny_box_test-1.0.dist-info/RECORD', '')
+    z.writestr(info + 'METADATA', 'Metadata-Version: 2.1\nName: tiny-box-test\nVersion: 1.0\n')
+    z.writestr(info + 'WHEEL', wheel)
+    z.writestr(info + 'RECORD', '')
 "#;
     let made = std::process::Command::new("python3").args(["-c", script]).current_dir(dir).status().unwrap();
     assert!(made.success());
+}
+
+fn has_pip(python: &str) -> bool {
+    let asked = std::process::Command::new(python).args(["-m", "pip", "--version"]).output();
+    let found = asked.is_ok_and(|output| output.status.success());
+    if !found {
+        say(&format!("needs pip for {python}"));
+    }
+    found
 }
 
 /// Debian marks its Python as externally managed, and pip then refuses; in a box there is nothing to protect.
@@ -226,41 +248,31 @@ fn pip_installs_a_local_wheel() {
     let dir = tempfile::tempdir().unwrap();
     make_wheel(dir.path());
     let volume = format!("{}:/wheels:ro", dir.path().display());
-    let install = "-m pip install --quiet --no-index --find-links /wheels tiny-box-test";
-    for python in ["/usr/bin/python3", "python3"] {
-        let has_pip = std::process::Command::new(python).args(["-m", "pip", "--version"]).output();
-        if !has_pip.is_ok_and(|output| output.status.success()) {
-            eprintln!("SKIP: needs pip for {python}");
-            continue;
-        }
-        let script = format!(
-            "import subprocess, sys; subprocess.check_call([sys.executable] + '{install}'.split()); import site, importlib; \
-                              importlib.reload(site); site.main(); import tiny_box_test; print(tiny_box_test.WORD)"
-        );
-        let args = ["run", "--timeout", "90s", "-v", &volume, "--", python, "-c", &script];
-        let output = sandcrate(&args).run();
+    let script = "import subprocess, sys, site\n\
+                  install = 'pip install --quiet --no-index --find-links /wheels tiny-box-test'\n\
+                  subprocess.check_call([sys.executable, '-m'] + install.split())\n\
+                  site.main()\nimport tiny_box_test; print(tiny_box_test.WORD)";
+    for python in ["/usr/bin/python3", "python3"].into_iter().filter(|python| has_pip(python)) {
+        let output = sandcrate(&["run", "--timeout", "90s", "-v", &volume, "--", python, "-c", script]).run();
         assert_eq!((output.code, output.stdout.as_str()), (0, "installed\n"), "{python}: {output:?}");
     }
 }
 
 #[test]
 fn pip_installs_into_the_system_of_a_writable_root() {
-    if skip_without(&[Feature::Box, Feature::Root, Feature::Program("python3")]) {
-        return;
-    }
-    let has_pip = std::process::Command::new("/usr/bin/python3").args(["-m", "pip", "--version"]).output();
-    if !has_pip.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIP: needs pip for /usr/bin/python3");
+    if skip_without(&[Feature::Box, Feature::Root, Feature::Program("python3")])
+        || !has_pip("/usr/bin/python3")
+    {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     make_wheel(dir.path());
     let volume = format!("{}:/wheels:ro", dir.path().display());
-    let script = "/usr/bin/python3 -m pip install --quiet --root-user-action=ignore --no-index --find-links /wheels tiny-box-test && \
+    let script = "cd / && /usr/bin/python3 -m pip install --quiet --root-user-action=ignore --no-index \
+                  --find-links /wheels tiny-box-test && \
                   /usr/bin/python3 -c 'import tiny_box_test; print(tiny_box_test.__file__)'";
-    let output =
-        sandcrate(&["run", "--writable-root", "--timeout", "90s", "-v", &volume, "--", "sh", "-c", script])
-            .run();
+    let flags = ["run", "--writable-root", "--timeout", "90s", "-v", &volume, "--", "sh", "-c", script];
+    let output = sandcrate(&flags).run();
     assert!(output.code == 0 && output.stdout.starts_with("/usr/"), "{output:?}");
 }
 
@@ -269,11 +281,14 @@ fn npm_installs_a_local_package_offline() {
     if skip_without(&[Feature::Box, Feature::Program("npm"), Feature::Program("tar")]) {
         return;
     }
-    let script = "mkdir -p package && echo '{\"name\":\"tiny-box-test\",\"version\":\"1.0.0\",\"main\":\"i.js\"}' > package/package.json && \
-                  echo 'module.exports = \"installed\"' > package/i.js && tar czf tiny.tgz package && mkdir app && cd app && \
-                  npm init -y >/dev/null && npm install --offline --no-audit --no-fund --silent ../tiny.tgz && \
-                  node -e 'console.log(require(\"tiny-box-test\"))'";
-    let output = run(&["sh", "-c", script]).run();
+    let package = r#"{"name":"tiny-box-test","version":"1.0.0","main":"i.js"}"#;
+    let script = format!(
+        "mkdir package app && echo '{package}' > package/package.json && \
+         echo 'module.exports = \"installed\"' > package/i.js && tar czf tiny.tgz package && cd app && \
+         npm init -y >/dev/null && npm install --offline --no-audit --no-fund --silent ../tiny.tgz && \
+         node -e 'console.log(require(\"tiny-box-test\"))'"
+    );
+    let output = run(&["sh", "-c", &script]).run();
     assert_eq!((output.code, output.stdout.as_str()), (0, "installed\n"), "{output:?}");
 }
 

@@ -23,6 +23,20 @@ fn signals_to_us_end_the_box() {
     }
 }
 
+/// A terminal sends Ctrl-C to the whole foreground group: the launcher must not take it before we do.
+#[test]
+fn ctrl_c_to_the_whole_group_ends_the_box_in_order() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let mut running = run_shell(&[], "echo ready; sleep 60").own_group().start();
+    running.wait_for("ready\n");
+    rustix::process::kill_process_group(rustix::process::Pid::from_child(&running.child), Signal::INT)
+        .unwrap();
+    let output = running.finish();
+    assert_eq!((output.code, output.stderr.as_str()), (130, ""), "{output:?}");
+}
+
 #[test]
 fn a_second_ctrl_c_changes_nothing() {
     if skip_without(&[Feature::Box]) {

@@ -33,6 +33,7 @@ impl Terminal {
         Self { master: File::from(master), slave, running }
     }
 
+    #[track_caller]
     fn expect(&mut self, text: &str) -> String {
         read_until(&mut self.master, text)
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::driver::sandcrate;
-use crate::skip::{Feature, find, skip_without};
+use crate::skip::{Feature, find, say, skip_without};
 
 fn script(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -90,7 +90,7 @@ fn a_virtual_environment_works_with_its_packages() {
         .output()
         .unwrap();
     if !made.status.success() {
-        eprintln!("SKIP: needs venv: {}", String::from_utf8_lossy(&made.stderr));
+        say(&format!("needs venv: {}", String::from_utf8_lossy(&made.stderr)));
         return;
     }
     let site =
@@ -127,4 +127,18 @@ fn a_relative_program_is_one_of_the_box() {
     assert_eq!(mounted.ok(), "hello from /workspace\n");
     let not_mounted = sandcrate(&["run", "--", "./hello.sh"]).dir(dir.path()).run();
     assert_eq!(not_mounted.code, 127, "{not_mounted:?}");
+}
+
+/// The PATH of a box with a toolchain is that of one without, and something in front.
+#[test]
+fn a_toolchain_only_adds_to_path() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().canonicalize().unwrap().join("tool/bin");
+    script(&bin.join("show-path"), "#!/bin/sh\necho $PATH\n");
+    let plain = sandcrate(&["run", "--", "sh", "-c", "echo $PATH"]).run().ok();
+    let with_tool = sandcrate(&["run", "--", "show-path"]).env("PATH", path_with(&bin)).run().ok();
+    assert_eq!(with_tool, format!("{}:{plain}", bin.display()));
 }

@@ -81,7 +81,7 @@ fn try_become(
     take_identity(identity)?;
     enter_directory(&command.cwd).step(format!("entering {}", String::from_utf8_lossy(&command.cwd)))?;
     let (argv, env) = arguments(id, command)?;
-    sandcrate_sys::signal::reset_for_exec().step("resetting signals")?;
+    sandcrate_sys::signal::unblock_all().step("unblocking signals")?;
     // Last before the exec: the filter refuses much of the above.
     sandcrate_sys::seccomp::load(filter).step("loading the seccomp filter")?;
     exec(&argv, &env)

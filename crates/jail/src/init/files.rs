@@ -36,7 +36,7 @@ fn become_user(identity: Identity, filter: &[Instruction]) -> Result<(), Failure
     close_on_exec_from_3().step("closing descriptors")?;
     take_identity(identity)?;
     rustix::process::chdir("/").step("entering the root")?;
-    sandcrate_sys::signal::reset_for_exec().step("resetting signals")?;
+    sandcrate_sys::signal::unblock_all().step("unblocking signals")?;
     sandcrate_sys::seccomp::load(filter).step("loading the seccomp filter")
 }
 

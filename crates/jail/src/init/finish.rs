@@ -86,32 +86,72 @@ fn place_mounts(plan: &Plan, mounts: Vec<OwnedFd>) -> Result<(), Failure> {
             make_tmpfs(bytes, inodes, "755", PLAIN).step("making the storage in memory")?
         }
     };
-    attach(&storage, STORAGE).step("attaching the storage")?;
-    if plan.storage != StorageKind::Mounted {
-        for directory in plan.storage_directories() {
-            fs::create_dir(format!("{STORAGE}/{directory}")).step(format!("making {directory}"))?;
-        }
-    }
+    let storage = StorageTree::new(storage, plan)?;
     let overlays = plan.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Overlay { .. }));
     let overlays = overlays.map(|mount| next(&mount.target)).collect::<Result<Vec<_>, _>>()?;
     let requested: Vec<OwnedFd> = handed.collect();
     for mount in &plan.mounts {
-        place(mount, &overlays, &requested, plan.user)?;
+        place(mount, &storage, &overlays, &requested, plan.user)?;
     }
     if plan.root == RootMode::Writable {
         furnish_var()?;
     }
-    detach(STORAGE).step("detaching the storage")?;
-    fs::remove_dir(STORAGE).step("removing the storage's place")
+    storage.put_away()
 }
 
-fn place(mount: &PlannedMount, overlays: &[OwnedFd], requested: &[OwnedFd], user: u32) -> Result<(), Failure> {
+/// The storage, whose directories are mounted one by one.
+struct StorageTree {
+    mount: OwnedFd,
+    attached: bool,
+}
+
+impl StorageTree {
+    fn new(mount: OwnedFd, plan: &Plan) -> Result<Self, Failure> {
+        let in_memory = plan.storage != StorageKind::Mounted;
+        // Parts of a mount that is not attached can be cloned since Linux 6.15, when nobody else made it.
+        let first = plan.storage_directories().next();
+        let attached = in_memory || first.is_some_and(|name| clone_at(mount.as_fd(), name, Reach::One).is_err());
+        if attached {
+            attach(&mount, STORAGE).step("attaching the storage")?;
+        }
+        if in_memory {
+            for directory in plan.storage_directories() {
+                fs::create_dir(format!("{STORAGE}/{directory}")).step(format!("making {directory}"))?;
+            }
+        }
+        Ok(Self { mount, attached })
+    }
+
+    fn directory(&self, name: &str) -> Result<OwnedFd, Failure> {
+        let cloned = if self.attached {
+            clone_at(CWD, format!("{STORAGE}/{name}"), Reach::One)
+        } else {
+            clone_at(self.mount.as_fd(), name, Reach::One)
+        };
+        cloned.step(format!("cloning {name}"))
+    }
+
+    fn put_away(self) -> Result<(), Failure> {
+        if self.attached {
+            detach(STORAGE).step("detaching the storage")?;
+        }
+        fs::remove_dir(STORAGE).step("removing the storage's place")
+    }
+}
+
+fn place(
+    mount: &PlannedMount,
+    storage: &StorageTree,
+    overlays: &[OwnedFd],
+    requested: &[OwnedFd],
+    user: u32,
+) -> Result<(), Failure> {
     let target = &mount.target;
     let missing = || Failure { step: format!("the mount of {target} was not handed in"), errno: libc::EBADF };
     let cloned;
     let source = match &mount.source {
         MountSource::Storage { directory } => {
-            cloned = clone_at(CWD, format!("{STORAGE}/{directory}"), Reach::One).step(format!("cloning {directory}"))?;
+            cloned = storage.directory(directory)?;
             &cloned
         }
         MountSource::Overlay { index } => overlays.get(*index).ok_or_else(missing)?,

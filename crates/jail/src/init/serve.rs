@@ -60,6 +60,8 @@ pub(super) fn serve(
     filter: &[Instruction],
 ) -> Result<(), Failure> {
     sandcrate_sys::signal::block_all().step("blocking signals")?;
+    // Inherited by every command.
+    sandcrate_sys::signal::reset_dispositions().step("resetting signals")?;
     let signals = sandcrate_sys::fd::child_signals().step("watching children")?;
     let identity = Identity { mapping, user: plan.user };
     let mut init = Init {

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, openat, openat2, statat,
+    AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, open, openat2, statat,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandcrate_sys::mount::{Reach, set_attributes};
@@ -13,13 +13,13 @@ use sandcrate_sys::{loopdev, quota};
 use super::Launcher;
 use crate::identity::mount_map;
 use crate::message::{Failure, FurnishOrder, SourceMount, Step, StorageSource};
-use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, detach, make};
+use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, detach, make};
 use crate::plan::{Access, OVERLAID, RootMode};
 use crate::userns;
 
-/// The private files, and what their overlay needs beside them.
-const FILES: &str = "files";
-const FILES_WORK: &str = "work-files";
+/// See `template`.
+const INSTANCE: &str = "/instance";
+const DISK: &str = "/disk";
 
 impl Launcher {
     /// Detached mounts in the order of the reply: storage, overlays, sources.
@@ -30,12 +30,20 @@ impl Launcher {
                 .map_err(|error| Failure { step: format!("setting limits ({error})"), errno: libc::EINVAL })?;
         }
         let mut handed = fds.into_iter();
-        let mut mounts = Vec::new();
-        if order.storage != StorageSource::Memory {
-            let fd = handed.next().ok_or_else(missing)?;
-            let storage = self.storage(order, fd.as_fd())?;
-            mounts = self.layers(&storage, order)?;
-        }
+        let mut mounts = match order.storage {
+            StorageSource::Memory => Vec::new(),
+            StorageSource::Image => {
+                let image = handed.next().ok_or_else(missing)?;
+                let disk = self.among_host_mounts(|| mount_image(image.as_fd()))?;
+                attach(&disk, DISK).step("attaching the disk image")?;
+                let layers = self.layers(DISK, order);
+                detach(DISK).step("detaching the disk image")?;
+                layers?
+            }
+            StorageSource::Directory | StorageSource::ProjectDirectory { .. } => {
+                self.layers(&format!("{INSTANCE}/{}", order.storage_name), order)?
+            }
+        };
         for source in &order.sources {
             let fd = handed.next().ok_or_else(missing)?;
             mounts.push(self.source(source, fd.as_fd(), order.user)?);
@@ -54,71 +62,65 @@ impl Launcher {
         result
     }
 
-    fn storage(&self, order: &FurnishOrder, fd: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
-        let mount = self.among_host_mounts(|| match order.storage {
-            StorageSource::Image => mount_image(fd),
-            _ => self.clone_checked(&order.storage_path, fd),
-        })?;
+    /// The storage as the box sees it, and the overlays of a writable root. A directory of the host is seen through
+    /// an overlay over nothing, because a plain bind mount would tell the box where on the host its files lie.
+    fn layers(&self, base: &str, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
         if let StorageSource::ProjectDirectory { project, bytes, inodes } = order.storage {
-            let directory = openat(&mount, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            let directory = open(base, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .step("opening the storage")?;
+            // First of all: what is made from here on is counted.
             quota::set_project(directory.as_fd(), project).step("setting the storage's project")?;
             quota::set_limit(directory.as_fd(), project, bytes, inodes).step("setting the storage's quota")?;
         }
-        set_attributes(mount.as_fd(), Reach::One, PLAIN, None).step("protecting the storage")?;
-        self.make_owned(&mount, FILES, self.mapping.host_uid(order.user), self.mapping.host_gid(order.user))?;
-        self.make_owned(&mount, FILES_WORK, 0, 0)?;
-        let id = order.user;
+        let (files, work) = (format!("{base}/files"), format!("{base}/work-files"));
+        self.make_owned(&files, order.user)?;
+        self.make_owned(&work, order.user)?;
         for directory in &order.directories {
-            let name = format!("{FILES}/{directory}");
-            self.make_owned(&mount, &name, self.mapping.host_uid(id), self.mapping.host_gid(id))?;
+            self.make_owned(&format!("{files}/{directory}"), order.user)?;
         }
+        let seen = match order.storage {
+            StorageSource::Image => clone_at(CWD, &files, Reach::One),
+            // A kernel without overlays: the files are what counts.
+            _ => self.overlay("/empty", &files, &work).or_else(|_| clone_with(&files, Reach::One, PLAIN)),
+        };
+        let mut mounts = vec![seen.step("laying out the storage")?];
         if order.root == RootMode::Writable {
             for name in OVERLAID {
-                self.make_owned(&mount, &format!("upper-{name}"), self.mapping.host_uid(0), self.mapping.host_gid(0))?;
-                self.make_owned(&mount, &format!("work-{name}"), 0, 0)?;
+                let (upper, work) = (format!("{base}/upper-{name}"), format!("{base}/work-{name}"));
+                self.make_owned(&upper, 0)?;
+                self.make_owned(&work, 0)?;
+                let overlay = self.overlay(&format!("/template/{name}"), &upper, &work);
+                mounts.push(overlay.step(format!("laying an overlay over /{name}"))?);
             }
         }
-        Ok(mount)
+        Ok(mounts)
     }
 
-    fn make_owned(&self, at: &OwnedFd, name: &str, uid: u32, gid: u32) -> Result<(), Failure> {
-        match mkdirat(at, name, Mode::from_raw_mode(0o755)) {
+    /// Makes a directory of the storage for a user of the box.
+    fn make_owned(&self, path: &str, user: u32) -> Result<(), Failure> {
+        match mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
             // A session that comes back.
             Err(rustix::io::Errno::EXIST) => return Ok(()),
-            other => other.step(format!("making {name}"))?,
+            other => other.step(format!("making {path}"))?,
         }
         if self.mapping.is_rootless() {
             return Ok(());
         }
-        chownat(at, name, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW)
-            .step(format!("giving {name} to the box"))
+        let (uid, gid) = (Uid::from_raw(self.mapping.host_uid(user)), Gid::from_raw(self.mapping.host_gid(user)));
+        chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).step(format!("giving {path} to the box"))
     }
 
-    /// The storage as the box sees it, and the overlays of a writable root. The storage is seen through an overlay
-    /// over nothing, because a plain bind mount would tell the box where on the host its files lie.
-    fn layers(&self, storage: &OwnedFd, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
-        attach(storage, "/disk").step("attaching the storage")?;
-        let rootless = self.mapping.is_rootless();
-        let result = (|| {
-            let (files, work) = (format!("/disk/{FILES}"), format!("/disk/{FILES_WORK}"));
-            let seen = match order.storage {
-                StorageSource::Image => clone_at(CWD, files, Reach::One),
-                _ => overlay("/empty", &files, &work, rootless)
-                    // A kernel without overlays: the files are what counts.
-                    .or_else(|_| clone_at(CWD, files, Reach::One)),
-            };
-            let mut mounts = vec![seen.step("laying out the storage")?];
-            if order.root == RootMode::Writable {
-                for name in OVERLAID {
-                    let (lower, upper, work) = (format!("/template/{name}"), format!("/disk/upper-{name}"), format!("/disk/work-{name}"));
-                    mounts.push(overlay(&lower, &upper, &work, rootless).step(format!("laying an overlay over /{name}"))?);
-                }
-            }
-            Ok(mounts)
-        })();
-        detach("/disk").step("detaching the storage")?;
-        result
+    /// An overlay, detached. All paths are of the launcher's own mount namespace: an overlay takes its layers only
+    /// from there.
+    fn overlay(&self, lower: &str, upper: &str, work: &str) -> std::io::Result<OwnedFd> {
+        let mut options = vec![("source", "overlay"), ("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
+        if self.mapping.is_rootless() {
+            options.push(("userxattr", ""));
+        } else {
+            // Without it, renaming a directory of the template fails with EXDEV.
+            options.push(("redirect_dir", "on"));
+        }
+        make(c"overlay", options, PLAIN)
     }
 
     /// Clones what the daemon has opened. An ordinary user's launcher has mounts of its own, so it has to find
@@ -177,17 +179,4 @@ fn mount_image(image: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
     rustix::fs::flock(image, FlockOperation::NonBlockingLockShared).step("locking the disk image")?;
     let device = loopdev::attach(image).step("attaching a loop device")?;
     make(c"ext4", [("source", device.path.as_str())], PLAIN).step("mounting the disk image")
-}
-
-/// An overlay, detached. `lower` and what lies on the storage are paths of the launcher's own mount namespace:
-/// an overlay takes its layers only from there.
-fn overlay(lower: &str, upper: &str, work: &str, rootless: bool) -> std::io::Result<OwnedFd> {
-    let mut options = vec![("source", "overlay"), ("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
-    if rootless {
-        options.push(("userxattr", ""));
-    } else {
-        // Without it, renaming a directory of the template fails with EXDEV.
-        options.push(("redirect_dir", "on"));
-    }
-    make(c"overlay", options, PLAIN)
 }

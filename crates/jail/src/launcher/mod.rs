@@ -8,6 +8,7 @@ mod furnish;
 mod start;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -122,8 +123,8 @@ impl Launcher {
     fn prepare(&mut self, box_id: u64, network: NetworkMode, fds: Vec<OwnedFd>) -> Result<(), Failure> {
         let control = fds.into_iter().next().map(Channel::from);
         let control = control.ok_or_else(|| Failure { step: "no channel for init".into(), errno: libc::EBADF })?;
-        if !self.filters.contains_key(&network) {
-            self.filters.insert(network, compile_filters(network).step("compiling the seccomp policy")?);
+        if let Entry::Vacant(place) = self.filters.entry(network) {
+            place.insert(compile_filters(network).step("compiling the seccomp policy")?);
         }
         let cgroup = self.make_cgroup(box_id)?;
         let (go, release) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
@@ -148,7 +149,7 @@ impl Launcher {
             Ok(Fork::Parent { pid, pidfd }) => {
                 drop(inheritance);
                 self.boxes.insert(box_id, BoxRecord { pidfd, cgroup });
-                self.release(box_id, pid, release)
+                self.release(box_id, pid, &release)
             }
             Err(error) => {
                 if let Some(cgroup) = cgroup {
@@ -169,12 +170,12 @@ impl Launcher {
         })
     }
 
-    fn release(&mut self, box_id: u64, pid: i32, release: OwnedFd) -> Result<(), Failure> {
+    fn release(&mut self, box_id: u64, pid: i32, release: &OwnedFd) -> Result<(), Failure> {
         let record = &self.boxes[&box_id];
         let (uids, gids) = self.mapping.proc_maps(BOX_USER);
         let released = userns::write_maps(pid, &uids, &gids, self.mapping.is_rootless())
             .step("mapping the box's ids")
-            .and_then(|()| rustix::io::write(&release, &[1]).step("releasing init"));
+            .and_then(|()| rustix::io::write(release, &[1]).step("releasing init"));
         if let Err(failure) = released {
             let _ = pidfd_send_signal(&record.pidfd, Signal::KILL);
             self.watch(box_id)?;

@@ -41,7 +41,7 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
         }
         IdMapping::Single { .. } => None,
     };
-    let template = template::build(idmap.as_ref().map(AsFd::as_fd))?;
+    let template = template::build(idmap.as_ref().map(AsFd::as_fd), &config.directory)?;
     let own_mounts = mount_namespace()?;
     if !template.id_mapped && !mapping.is_rootless() {
         enforcement.record(Control::Filesystem, State::Enforced, "the host's files belong to `nobody` in a box: /usr cannot be id-mapped");

@@ -1,6 +1,7 @@
 //! Files of the kernel: settings that must not open for writing, facts that must not be readable.
 //!
-//! Nothing is ever written here; opening a setting for writing is proof enough.
+//! Nothing of the kernel's is ever written here; opening a setting for writing is proof enough. Only the files of
+//! a process that open for everybody are written to, with what they hold by default.
 
 use std::fs;
 use std::io::Read;
@@ -45,7 +46,7 @@ const SETTINGS: [&str; 30] = [
     "/sys/kernel/mm/transparent_hugepage/enabled",
 ];
 /// Files of a process through which another process can harm it.
-const PROCESS_FILES: [&str; 16] = [
+const PROCESS_FILES: [&str; 13] = [
     "oom_score_adj",
     "oom_adj",
     "mem",
@@ -53,15 +54,12 @@ const PROCESS_FILES: [&str; 16] = [
     "clear_refs",
     "coredump_filter",
     "autogroup",
-    "timerslack_ns",
     "uid_map",
     "gid_map",
     "projid_map",
     "setgroups",
     "timens_offsets",
     "sched",
-    "attr/current",
-    "attr/exec",
 ];
 
 /// FS-19: kernel settings and the files of init, opened for writing.
@@ -84,12 +82,23 @@ pub(crate) fn procsys(_arguments: &[String]) -> AttackResult {
         for file in PROCESS_FILES {
             report.must_not_open(&format!("/proc/1/{file}"), libc::O_WRONLY);
         }
+        must_not_write_open_files(&mut report, 1);
     }
     let deadline = Instant::now() + Duration::from_secs(6);
     for root in ["/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/driver", "/proc/acpi", "/sys"] {
         walk_for_writable(&mut report, Path::new(root), 8, deadline);
     }
     report.verdict("no kernel setting opens for writing")
+}
+
+/// These have mode 0666 and refuse at the write, so that only the write tells.
+pub(crate) fn must_not_write_open_files(report: &mut Report, pid: i32) {
+    for (file, content) in [("timerslack_ns", "50000"), ("attr/current", "probe"), ("attr/exec", "probe")] {
+        let path = format!("/proc/{pid}/{file}");
+        report.must_fail(&format!("write {content:?} to {path}"), || {
+            crate::process::namespace::write_file(&path, content)
+        });
+    }
 }
 
 fn walk_for_writable(report: &mut Report, directory: &Path, depth: usize, deadline: Instant) {

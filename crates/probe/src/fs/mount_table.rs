@@ -25,11 +25,12 @@ pub(crate) fn prop(arguments: &[String]) -> AttackResult {
     let mut report = Report::default();
     for mount in &mounts {
         println!(
-            "attempt: mount {} -> {} root {} ({})",
+            "attempt: mount {} -> {} root {} ({}) ({})",
             mount.target,
             mount.kind,
             mount.root,
-            mount.options.join(",")
+            mount.options.join(","),
+            mount.super_options
         );
         check_flags(&mut report, mount);
         check_host_paths(&mut report, mount, &requested);

@@ -1,26 +1,20 @@
 //! Reaching the host and the world by internet protocols.
+//!
+//! Every packet that leaves a socket here is for loopback: `raw` makes no other address. Whether there is a way
+//! off the machine is read from the kernel's tables and never tried; an interface or a route is the verdict.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::report::{AttackResult, Report, Usage};
 use crate::sys::{Errno, SysResult, close, syscall, zeroed};
 
 const MPTCP: i32 = 262;
 const MSG_FASTOPEN: i32 = 0x2000_0000;
-/// Where a host listens towards its containers, and the address of cloud metadata.
-const GATEWAYS: [[u8; 4]; 8] = [
-    [10, 0, 2, 2],
-    [10, 0, 2, 3],
-    [10, 0, 0, 1],
-    [172, 17, 0, 1],
-    [172, 18, 0, 1],
-    [192, 168, 0, 1],
-    [192, 168, 122, 1],
-    [169, 254, 1, 2],
-];
-
-/// The address in the kernel's layout, and its length.
-fn raw(address: SocketAddr) -> (libc::sockaddr_storage, usize) {
+/// The address in the kernel's layout, and its length; EHOSTUNREACH for any that is not of loopback.
+fn raw(address: SocketAddr) -> Result<(libc::sockaddr_storage, usize), Errno> {
+    if !stays_here(address.ip()) {
+        return Err(Errno(libc::EHOSTUNREACH));
+    }
     let mut storage = zeroed::<libc::sockaddr_storage>();
     let (family, size, bytes) = match address {
         SocketAddr::V4(v4) => {
@@ -42,7 +36,16 @@ fn raw(address: SocketAddr) -> (libc::sockaddr_storage, usize) {
         let place = (&raw mut storage).cast::<u8>().add(2);
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
     }
-    (storage, size)
+    Ok((storage, size))
+}
+
+/// Loopback and the unspecified address, which connects to loopback; IPv4 ones also as mapped.
+fn stays_here(ip: IpAddr) -> bool {
+    let v4 = |ip: Ipv4Addr| ip.is_loopback() || ip.is_unspecified();
+    match ip {
+        IpAddr::V4(ip) => v4(ip),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unspecified() || ip.to_ipv4_mapped().is_some_and(v4),
+    }
 }
 
 fn socket(address: SocketAddr, kind: i32, protocol: i32) -> SysResult {
@@ -53,7 +56,7 @@ fn socket(address: SocketAddr, kind: i32, protocol: i32) -> SysResult {
 /// Connects within 400 ms; a connection under way is judged by its outcome.
 fn connect(address: SocketAddr, protocol: i32) -> SysResult {
     let fd = socket(address, libc::SOCK_STREAM, protocol)?;
-    let (storage, size) = raw(address);
+    let (storage, size) = raw(address)?;
     let result = match syscall!(libc::SYS_connect, fd, &raw const storage, size) {
         Err(Errno(libc::EINPROGRESS)) => finish(fd),
         other => other,
@@ -80,7 +83,7 @@ fn ready(fd: i64, events: i16, milliseconds: i32) -> bool {
 
 fn fast_open(address: SocketAddr) -> SysResult {
     let fd = socket(address, libc::SOCK_STREAM, 0)?;
-    let (storage, size) = raw(address);
+    let (storage, size) = raw(address)?;
     let result = match syscall!(libc::SYS_sendto, fd, c"x", 1, MSG_FASTOPEN, &raw const storage, size) {
         Err(Errno(libc::EINPROGRESS)) => finish(fd),
         other => other,
@@ -109,31 +112,34 @@ fn must_not_connect(report: &mut Report, address: SocketAddr) {
     }
 }
 
-/// NT-02: the host's listener on IPv4 loopback, by every address that might mean the host.
-pub(crate) fn tcp4(arguments: &[String]) -> AttackResult {
-    let port = port(arguments)?;
-    let mut report = Report::default();
-    for octets in
-        [[127, 0, 0, 1], [127, 0, 0, 2], [127, 255, 255, 254], [0, 0, 0, 0]].into_iter().chain(GATEWAYS)
-    {
-        must_not_connect(&mut report, (Ipv4Addr::from(octets), port).into());
-    }
+const LOOPBACK4: [[u8; 4]; 6] =
+    [[127, 0, 0, 1], [127, 0, 0, 2], [127, 0, 0, 11], [127, 0, 0, 53], [127, 255, 255, 254], [0, 0, 0, 0]];
+
+/// Every form of loopback that a listener on IPv4 may answer to.
+fn loopback4(port: u16) -> Vec<SocketAddr> {
+    let plain = LOOPBACK4.map(|octets| IpAddr::from(Ipv4Addr::from(octets)));
     let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
-    must_not_connect(&mut report, (mapped, port).into());
+    plain.into_iter().chain([mapped.into()]).map(|ip| (ip, port).into()).collect()
+}
+
+fn loopback6(port: u16) -> Vec<SocketAddr> {
+    [Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED].map(|ip| (ip, port).into()).to_vec()
+}
+
+/// NT-02: the host's listener on IPv4 loopback, by every address of loopback.
+pub(crate) fn tcp4(arguments: &[String]) -> AttackResult {
+    let mut report = Report::default();
+    for address in loopback4(port(arguments)?) {
+        must_not_connect(&mut report, address);
+    }
     report.verdict("the host's IPv4 listener does not answer")
 }
 
 /// NT-03: the host's listener on IPv6 loopback.
 pub(crate) fn tcp6(arguments: &[String]) -> AttackResult {
-    let port = port(arguments)?;
     let mut report = Report::default();
-    let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-    for ip in [Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST.to_ipv6_mapped()] {
-        must_not_connect(&mut report, (ip, port).into());
-    }
-    for scope in 1..4 {
-        let address = std::net::SocketAddrV6::new(link_local, port, 0, scope);
-        must_not_connect(&mut report, address.into());
+    for address in loopback6(port(arguments)?) {
+        must_not_connect(&mut report, address);
     }
     report.verdict("the host's IPv6 listener does not answer")
 }
@@ -141,78 +147,56 @@ pub(crate) fn tcp6(arguments: &[String]) -> AttackResult {
 /// A DNS question for the root's name servers.
 const QUESTION: [u8; 17] = [0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
 
-/// NT-04: datagrams to name servers, gateways, broadcast and multicast.
-pub(crate) fn udp(_arguments: &[String]) -> AttackResult {
+/// NT-04: datagrams to name servers on loopback and to the host's socket; no route anywhere else.
+///
+/// A resolver elsewhere needs a route; whether there is one is read, not tried.
+pub(crate) fn udp(arguments: &[String]) -> AttackResult {
     let mut report = Report::default();
-    let mut targets: Vec<SocketAddr> = [
-        [8, 8, 8, 8],
-        [1, 1, 1, 1],
-        [9, 9, 9, 9],
-        [169, 254, 169, 254],
-        [127, 0, 0, 53],
-        [127, 0, 0, 11],
-        [127, 0, 0, 1],
-        [255, 255, 255, 255],
-        [224, 0, 0, 251],
-    ]
-    .into_iter()
-    .chain(GATEWAYS)
-    .map(|octets| (Ipv4Addr::from(octets), 53).into())
-    .collect();
-    targets.push((Ipv6Addr::new(0x2001, 0x4860, 0x4860, 0, 0, 0, 0, 0x8888), 53).into());
-    targets.push((Ipv6Addr::LOCALHOST, 53).into());
-    let resolvers = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let named = resolvers.lines().filter_map(|line| line.strip_prefix("nameserver ")?.trim().parse().ok());
-    targets.extend(named.map(|ip: std::net::IpAddr| SocketAddr::from((ip, 53))));
-    for target in targets {
+    let mut ports = vec![53];
+    if !arguments.is_empty() {
+        ports.push(port(arguments)?);
+    }
+    for target in ports.into_iter().flat_map(|port| [loopback4(port), loopback6(port)].concat()) {
         for protocol in [0, libc::IPPROTO_UDPLITE] {
             let what = format!("ask {target} by protocol {protocol}");
-            let outcome = report.attempt(&what, ask(target, protocol));
-            if outcome.succeeded() {
-                report.breach(format!("{what}: an answer or a route"));
+            if report.attempt(&what, ask(target, protocol)).succeeded() {
+                report.breach(format!("{what}: an answer"));
             }
         }
     }
+    ways_out(&mut report)?;
     report.verdict("no route and no name server")
 }
 
-/// Success is a route off the machine, or an answer.
+/// Success is an answer.
 fn ask(target: SocketAddr, protocol: i32) -> SysResult {
     let fd = socket(target, libc::SOCK_DGRAM, protocol)?;
-    let on = 1i32;
-    let _ = syscall!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_BROADCAST, &raw const on, 4);
-    let (storage, size) = raw(target);
-    let connected = syscall!(libc::SYS_connect, fd, &raw const storage, size);
-    let sent = syscall!(libc::SYS_sendto, fd, QUESTION.as_ptr(), QUESTION.len(), 0, 0, 0);
-    let mut answer = [0u8; 256];
-    let result = match (connected, sent) {
-        (Err(errno), _) | (_, Err(errno)) => Err(errno),
-        (Ok(_), Ok(_)) if !target.ip().is_loopback() => Ok(0),
-        _ if ready(fd, libc::POLLIN, 100) => {
-            syscall!(libc::SYS_recvfrom, fd, answer.as_mut_ptr(), answer.len(), 0, 0, 0)
+    let exchange = || {
+        let (storage, size) = raw(target)?;
+        syscall!(libc::SYS_connect, fd, &raw const storage, size)?;
+        syscall!(libc::SYS_sendto, fd, QUESTION.as_ptr(), QUESTION.len(), 0, 0, 0)?;
+        if !ready(fd, libc::POLLIN, 100) {
+            return Err(Errno(libc::ETIMEDOUT));
         }
-        _ => Err(Errno(libc::ETIMEDOUT)),
+        let mut answer = [0u8; 256];
+        syscall!(libc::SYS_recvfrom, fd, answer.as_mut_ptr(), answer.len(), 0, 0, 0)
     };
+    let result = exchange();
     close(fd);
     result
 }
 
-/// NT-53: metadata services and private networks, for a sandbox with a network too.
+/// NT-53: services of a host that its containers usually find, on loopback; no way to anything else.
 pub(crate) fn egress(arguments: &[String]) -> AttackResult {
     let mut report = Report::default();
-    let mut targets: Vec<SocketAddr> = vec![
-        (Ipv4Addr::new(169, 254, 169, 254), 80).into(),
-        (Ipv4Addr::new(169, 254, 170, 2), 80).into(),
-        (Ipv4Addr::new(100, 100, 100, 200), 80).into(),
-        (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 80).into(),
-    ];
-    for octets in GATEWAYS {
-        for port in [22, 80, 2375] {
-            targets.push((Ipv4Addr::from(octets), port).into());
-        }
-    }
+    let mut targets: Vec<SocketAddr> =
+        [22, 80, 2375, 8080].into_iter().flat_map(|port| [loopback4(port), loopback6(port)].concat()).collect();
     for given in arguments {
-        targets.push(given.parse().map_err(|_| Usage(format!("{given} is not address:port")))?);
+        let target: SocketAddr = given.parse().map_err(|_| Usage(format!("{given} is not address:port")))?;
+        if !stays_here(target.ip()) {
+            return Err(Usage(format!("{given} is not of loopback, and nothing else is ever tried")));
+        }
+        targets.push(target);
     }
     for target in targets {
         let what = format!("connect to {target}");
@@ -220,5 +204,32 @@ pub(crate) fn egress(arguments: &[String]) -> AttackResult {
             report.breach(what);
         }
     }
-    report.verdict("metadata and private addresses do not answer")
+    ways_out(&mut report)?;
+    report.verdict("no service of the host answers, and there is no way to another machine")
+}
+
+/// Any interface but lo and any route that is not of lo is a breach; both are only looked up.
+fn ways_out(report: &mut Report) -> Result<(), Usage> {
+    let read = |path: &str| {
+        std::fs::read_to_string(path).map_err(|error| Usage(format!("no proof that nothing leads out: {path}: {error}")))
+    };
+    let devices = read("/proc/net/dev")?;
+    let devices = devices.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));
+    let routes = read("/proc/net/route")?;
+    let routes = routes.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    // Absent where IPv6 is.
+    let routes6 = std::fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+    let routes6 = routes6.lines().filter_map(|line| line.split_whitespace().last());
+    for (what, names) in [
+        ("interface", devices.collect::<Vec<_>>()),
+        ("IPv4 route by", routes.collect()),
+        ("IPv6 route by", routes6.collect()),
+    ] {
+        println!("attempt: {what} -> {names:?}");
+        report.held();
+        for name in names.into_iter().filter(|name| *name != "lo") {
+            report.breach(format!("{what} {name}"));
+        }
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@
 
 use super::namespace::write_file;
 use super::trace::targets;
+use crate::fs::kernel_files::must_not_write_open_files;
 use crate::report::{AttackResult, Report};
 use crate::sys::{Errno, SysResult, syscall};
 
@@ -21,9 +22,10 @@ pub(crate) fn control(_arguments: &[String]) -> AttackResult {
                 prlimit(pid, resource, Access::Write)
             });
         }
-        for file in ["oom_score_adj", "autogroup", "timerslack_ns", "coredump_filter", "comm", "clear_refs"] {
+        for file in ["oom_score_adj", "autogroup", "coredump_filter", "comm", "clear_refs"] {
             report.must_not_open(&format!("/proc/{pid}/{file}"), libc::O_WRONLY);
         }
+        must_not_write_open_files(&mut report, pid);
         report.must_fail(&format!("setpgid({pid})"), || syscall!(libc::SYS_setpgid, pid, 0));
     }
     report.verdict("init cannot be signalled, limited or rescheduled")
@@ -50,6 +52,33 @@ fn signals(report: &mut Report, pid: i32) {
         let fd = syscall!(libc::SYS_pidfd_open, pid, 0)?;
         syscall!(libc::SYS_pidfd_send_signal, fd, 0, 0, 0)
     });
+}
+
+/// PR-69: every signal to init through a descriptor, which a filter on process ids does not see.
+///
+/// The kernel withholds from a PID 1 what its own kind sends and it has no handler for; whether init lives is for
+/// the host to see.
+pub(crate) fn signals_by_descriptor(_arguments: &[String]) -> AttackResult {
+    let mut report = Report::default();
+    let mut taken = 0;
+    for signal in 1..=64 {
+        for (name, by_directory) in [("pidfd", false), ("/proc/1", true)] {
+            let outcome = crate::child::attempt_in_child(|| {
+                let fd = match by_directory {
+                    true => crate::sys::open("/proc/1", libc::O_DIRECTORY | libc::O_CLOEXEC)?,
+                    false => syscall!(libc::SYS_pidfd_open, 1, 0)?,
+                };
+                syscall!(libc::SYS_pidfd_send_signal, fd, signal, 0, 0)
+            });
+            if report.attempt(&format!("signal {signal} to init by {name}"), outcome).succeeded() {
+                taken += 1;
+            }
+        }
+    }
+    if taken > 0 {
+        report.remark(format!("init was sent {taken} signals; the host looks whether it lives"));
+    }
+    report.verdict("init takes no signal by descriptor")
 }
 
 fn scheduling(report: &mut Report, pid: i32) {

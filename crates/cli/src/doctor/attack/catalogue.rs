@@ -1,5 +1,6 @@
 //! The list of attempts, with the ids of the project's security cases.
 
+use sandcrate_protocol::Control;
 use sandcrate_sys::attempt;
 
 use super::outcome::{Outcome, must_be_refused};
@@ -26,6 +27,8 @@ pub(super) struct Attack {
     pub(super) what: &'static str,
     pub(super) inside: fn(&Bait) -> Outcome,
     pub(super) judge: Judge,
+    /// What stands against it, where a machine may be without: a box that says so itself breaks no promise.
+    pub(super) control: Option<Control>,
 }
 
 const fn attack(
@@ -34,12 +37,17 @@ const fn attack(
     what: &'static str,
     inside: fn(&Bait) -> Outcome,
 ) -> Attack {
-    Attack { id, name, what, inside, judge: Judge::Itself }
+    Attack { id, name, what, inside, judge: Judge::Itself, control: None }
 }
 
 impl Attack {
     const fn judged_by(mut self, judge: Judge) -> Self {
         self.judge = judge;
+        self
+    }
+
+    const fn against(mut self, control: Control) -> Self {
+        self.control = Some(control);
         self
     }
 }
@@ -137,19 +145,26 @@ pub(super) const ALL: &[Attack] = &[
     attack("NT-06", "vsock", "reach the hypervisor by AF_VSOCK", network::vsock),
     attack("NT-07", "netlink", "configure the network", network::netlink),
     attack("NT-08", "raw sockets", "raw and packet sockets", network::raw),
-    attack("RS-01", "processes", "start more than the limit", resources::processes),
-    attack("RS-02", "threads", "start more than the limit", resources::threads),
-    attack("RS-06", "/tmp", "fill /tmp beyond its size", resources::fill_tmp),
-    attack("RS-09", "open files", "open more than the limit", resources::open_files),
-    attack("RS-13", "CPU", "use more CPU time than the limit", resources::cpu),
+    attack("RS-01", "processes", "start more than the limit", resources::processes).against(Control::Pids),
+    attack("RS-02", "threads", "start more than the limit", resources::threads).against(Control::Pids),
+    attack("RS-06", "/tmp", "fill /tmp beyond its size", resources::fill_tmp).against(Control::Tmpfs),
+    attack("RS-09", "open files", "open more than the limit", resources::open_files)
+        .against(Control::Rlimits),
+    attack("RS-13", "CPU", "use more CPU time than the limit", resources::cpu).against(Control::Cpu),
     attack("TM-01", "time limit", "outlive it, with a child in a group of its own", resources::outlive)
-        .judged_by(Judge::TimeLimit),
-    attack("TM-02", "leftovers", "find what should have ended with the time limit", processes::leftovers),
-    attack("RS-03", "memory", "take twice the limit", resources::memory).judged_by(Judge::MemoryLimit),
+        .judged_by(Judge::TimeLimit)
+        .against(Control::CommandKill),
+    attack("TM-02", "leftovers", "find what should have ended with the time limit", processes::leftovers)
+        .against(Control::CommandKill),
+    attack("RS-03", "memory", "take twice the limit", resources::memory)
+        .judged_by(Judge::MemoryLimit)
+        .against(Control::Memory),
     attack("RS-07", "disk", "fill /workspace beyond the quota", resources::fill_disk)
-        .judged_by(Judge::DiskLimit),
+        .judged_by(Judge::DiskLimit)
+        .against(Control::Disk),
     attack("RS-08", "inodes", "make more files than the quota", resources::inodes)
-        .judged_by(Judge::DiskLimit),
+        .judged_by(Judge::DiskLimit)
+        .against(Control::Disk),
 ];
 
 #[cfg(test)]

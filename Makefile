@@ -1,0 +1,47 @@
+# The doors of the project: `make run`, `make test`, `make check`, `make bench`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+CARGO ?= cargo
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+
+.PHONY: run test test-unprivileged test-vm check bench packages
+
+## Builds, then shows a box at work: isolation, limits, timing.
+run:
+	$(CARGO) build --release -p sandcrate
+	tools/demo.sh $(TARGET)/release/sandcrate
+
+## Installs what the tests need (Debian, as root) and runs all of them.
+test: packages
+	export SANDCRATE_TEST_REQUIRE="$${SANDCRATE_TEST_REQUIRE-$$(tools/test-features.sh)}"
+	$(CARGO) test --workspace --no-fail-fast
+	$(MAKE) --no-print-directory test-unprivileged
+	$(MAKE) --no-print-directory test-vm
+
+## What needs no root, as an ordinary user.
+test-unprivileged:
+	tools/test-unprivileged.sh
+
+## cgroup v2, project quota and another kernel, in a virtual machine.
+test-vm:
+	tests/vm/pack.sh $(TARGET)/vm/bin
+	tests/vm/run.sh $(TARGET)/vm/bin
+
+## The gate: format, lints, documentation, licences, layers.
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	if command -v cargo-deny >/dev/null; then $(CARGO) deny check licenses bans sources; else echo "cargo-deny is not installed: licences not checked"; fi
+	$(CARGO) test -p sandcrate --test it layers
+	test -z "$$(git status --porcelain)" || { git status --short; echo "the work tree is not clean"; exit 1; }
+
+## One table: floors, peers, ours; in one run.
+bench: packages
+	$(CARGO) build --release -p sandcrate -p sandcrate-bench
+	$(TARGET)/release/sandcrate-bench
+
+packages:
+	tools/install-packages.sh

@@ -1,0 +1,163 @@
+//! How long single things take: floors, our warm and cold paths, peers, all in turns.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use sandcrate_backend::{Backend, ExecRequest, FileReply, FileRequest};
+use tokio::runtime::Runtime;
+
+use crate::args::Options;
+use crate::catalog::Row;
+use crate::floor::{Floor, Payload};
+use crate::measurements::Measurements;
+use crate::native::Native;
+use crate::peers;
+
+/// Boxes kept prepared by the backend that has a pool.
+const POOL: usize = 4;
+/// Long enough for a pool to be full again, and for what a variant left running to end.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Takes one sample of everything it measures.
+type Sample<'a> = dyn FnMut(&mut Measurements) -> anyhow::Result<()> + 'a;
+
+/// Something measured, in turns with the others.
+struct Variant<'a> {
+    /// Samples of one turn; the first of each is thrown away, because caches are still another variant's.
+    burst: u32,
+    sample: Box<Sample<'a>>,
+}
+
+impl<'a> Variant<'a> {
+    fn new(burst: u32, sample: impl FnMut(&mut Measurements) -> anyhow::Result<()> + 'a) -> Self {
+        Self { burst, sample: Box::new(sample) }
+    }
+
+    /// A variant of one time.
+    fn timed(burst: u32, row: Row, mut time: impl FnMut() -> anyhow::Result<Duration> + 'a) -> Self {
+        Self::new(burst, move |measured| {
+            measured.time(row, time()?);
+            Ok(())
+        })
+    }
+
+    fn turn(&mut self, measured: &mut Measurements) -> anyhow::Result<()> {
+        (self.sample)(&mut Measurements::default())?;
+        for _ in 0..self.burst {
+            (self.sample)(measured)?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn measure(
+    options: &Options,
+    runtime: &Runtime,
+    floor: &Floor,
+    measured: &mut Measurements,
+) -> anyhow::Result<()> {
+    let (unpooled, pooled) = (Native::open(runtime, 0)?, Native::open(runtime, POOL)?);
+    let peers = peers::find(options);
+    let mut variants = floors(floor)?;
+    variants.extend(ours(&unpooled, &pooled)?);
+    variants.extend(peers.iter().map(|peer| {
+        Variant::timed(peer.samples, peer.row, move || {
+            run(&mut peer.command()).with_context(|| format!("running {peer}"))
+        })
+    }));
+    for _ in 0..options.rounds() {
+        for _ in 0..options.turns() {
+            for variant in &mut variants {
+                variant.turn(measured)?;
+            }
+        }
+        measured.end_round();
+    }
+    drop(variants);
+    unpooled.close();
+    pooled.close();
+    Ok(())
+}
+
+fn floors(floor: &Floor) -> anyhow::Result<Vec<Variant<'_>>> {
+    let init = Arc::new(floor.warm_init().context("making the floor's warm init")?);
+    let warm = |row, payload| {
+        let init = Arc::clone(&init);
+        Variant::timed(10, row, move || Ok(init.run(payload)?))
+    };
+    let cold = |row, payload| Variant::timed(6, row, move || Ok(floor.cold(payload)?));
+    Ok(vec![
+        Variant::timed(10, Row::SpawnTrue, || run(&mut Command::new("/bin/true"))),
+        Variant::timed(10, Row::SpawnShell, || run(Command::new("/bin/sh").args(["-c", "true"]))),
+        warm(Row::FloorWarm, Payload::True),
+        warm(Row::FloorWarmStatic, Payload::StaticTrue),
+        warm(Row::FloorWarmShell, Payload::Shell),
+        cold(Row::FloorCold, Payload::True),
+        cold(Row::FloorColdStatic, Payload::StaticTrue),
+    ])
+}
+
+fn ours<'a>(unpooled: &'a Native, pooled: &'a Native) -> anyhow::Result<Vec<Variant<'a>>> {
+    let session = unpooled.session()?;
+    let warm = |row, request: ExecRequest| {
+        let session = session.clone();
+        Variant::timed(10, row, move || unpooled.exec(&session, &request))
+    };
+    let (shell, program) =
+        (warm(Row::WarmShell, ExecRequest::shell("true")), warm(Row::WarmTrue, ExecRequest::argv(["true"])));
+    let without_pool = Variant::new(6, |measured| {
+        let life = unpooled.life()?;
+        measured.time(Row::ColdCreate, life.create);
+        measured.time(Row::ColdNoPool, life.first_exec);
+        measured.time(Row::Stop, life.stop);
+        Ok(())
+    });
+    let full_pool = Variant::timed(4, Row::ColdPoolFull, || {
+        std::thread::sleep(PAUSE);
+        Ok(pooled.life()?.first_exec)
+    });
+    // Long bursts: the pool is full at the start and what counts is how it keeps up.
+    let busy_pool = Variant::timed(5 * POOL as u32, Row::ColdPoolBusy, || Ok(pooled.life()?.first_exec));
+    let files = Variant::timed(4, Row::FileRoundTrip, {
+        let session = session.clone();
+        move || file_round_trip(unpooled, &session)
+    });
+    // The pool fills behind the last burst; the pause keeps that out of the next variant's time.
+    let rest = Variant::new(0, |_| {
+        std::thread::sleep(PAUSE);
+        Ok(())
+    });
+    Ok(vec![shell, program, without_pool, full_pool, busy_pool, rest, files])
+}
+
+fn file_round_trip(native: &Native, session: &sandcrate_backend::SessionId) -> anyhow::Result<Duration> {
+    const BYTES: usize = 1 << 20;
+    let (backend, session) = (Arc::clone(&native.backend), session.clone());
+    native.run(async move {
+        let (path, data) = ("file".to_owned(), Bytes::from(vec![b'x'; BYTES]));
+        let started = Instant::now();
+        backend.files(&session, FileRequest::Write { path: path.clone(), data }).await?;
+        let reply =
+            backend.files(&session, FileRequest::Read { path, offset: 0, limit: BYTES as u64 }).await?;
+        let time = started.elapsed();
+        ensure!(
+            matches!(reply, FileReply::Data { data, .. } if data.len() == BYTES),
+            "a file came back short"
+        );
+        Ok(time)
+    })
+}
+
+/// The wall time of a program of the host that must succeed.
+fn run(command: &mut Command) -> anyhow::Result<Duration> {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let started = Instant::now();
+    let status = command.status()?;
+    let time = started.elapsed();
+    ensure!(status.success(), "{} ended with {status}", Path::new(command.get_program()).display());
+    Ok(time)
+}

@@ -1,0 +1,68 @@
+//! `make bench`: one table, measured in one run, of what Sandcrate costs beside the kernel's own floor.
+//!
+//! Absolute times hold for one machine on one day; what is stated are ratios. So everything that is compared is
+//! measured in turns, in several rounds, and a row's figure is the median of its rounds. The targets are those of
+//! the project's performance document that concern the backend API.
+
+mod args;
+mod bulk;
+mod catalog;
+mod floor;
+mod idle;
+mod latency;
+mod measurements;
+mod native;
+mod peers;
+mod repeat;
+mod report;
+mod targets;
+mod throughput;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::args::Options;
+use crate::floor::Floor;
+use crate::measurements::Measurements;
+
+fn main() -> ExitCode {
+    // Before any thread exists: this program is also the launcher, and the floor's own.
+    sandcrate_jail::dispatch_role();
+    floor::dispatch_role();
+    match run(&args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
+    let floor = Floor::start().context("starting the floor's own launcher")?;
+    if let Some(what) = options.repeat {
+        repeat::run(what, &runtime, &floor)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut measured = Measurements::default();
+    progress("latency");
+    latency::measure(options, &runtime, &floor, &mut measured)?;
+    progress("throughput");
+    throughput::measure(options, &runtime, &floor, &mut measured)?;
+    progress("output and files");
+    bulk::measure(options, &runtime, &mut measured)?;
+    progress("idle sessions");
+    idle::measure(options, &runtime, &floor, &mut measured)?;
+    let verdicts = targets::judge(&measured);
+    report::print(options, &measured, &verdicts)?;
+    let missed = verdicts.iter().any(|verdict| !verdict.passed());
+    Ok(if options.check && missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Says on stderr what is being measured; the table is alone on stdout.
+fn progress(what: &str) {
+    let _ = writeln!(std::io::stderr(), "bench: {what} …");
+}

@@ -1,0 +1,100 @@
+//! Outliving a deadline, a command or a session, judged by the processes that the host sees.
+
+use std::time::Duration;
+
+use sandcrate_backend::conformance::Check;
+use sandcrate_backend::{Backend, Collected, ExecRequest, ExitStatus, Mount, MountAccess, RootAccess};
+
+use super::stage::{AttackBox, Stage, ensure, eventually};
+use super::{Special, specials};
+use crate::host_state;
+
+pub(super) fn all() -> Vec<Special> {
+    specials![
+        tm_01_a_deadline_ends_what_ignores_every_signal,
+        tm_02_daemons_go_with_their_session,
+        tm_02_daemons_go_with_the_deadline_of_their_command,
+        tm_05_a_background_job_lives_as_long_as_its_session,
+    ]
+}
+
+const LIMIT: Duration = Duration::from_secs(3);
+/// From the limit to the result, on an idle machine.
+const SLACK: Duration = Duration::from_millis(500);
+
+/// A box whose attack program has a path that no other process on the machine has, and that path.
+async fn marked_box(stage: &Stage) -> Result<(AttackBox, String), String> {
+    let mut spec = stage.spec().await?;
+    let target = format!("/opt/{}", spec.id);
+    spec.mounts = vec![Mount { source: stage.probe().await?, target: target.clone(), access: MountAccess::ReadOnly }];
+    Ok((stage.open_spec(spec).await?, format!("{target}/probe")))
+}
+
+async fn until_none(marker: &str) -> Check {
+    let none = || async { Ok(host_state::processes_with(marker)?.is_empty().then_some(())) };
+    eventually(&format!("no process of {marker} is left on the host"), none).await
+}
+
+async fn overrun(session: &AttackBox, argv: &[&str]) -> Result<Collected, String> {
+    let result = session.run(ExecRequest::argv(argv.iter().copied()).timeout(LIMIT)).await?;
+    ensure!(result.exit.timed_out, "it is not reported as a timeout: {:?}", result.exit);
+    ensure!(result.exit.usage.wall >= LIMIT, "it ended before its limit: {:?}", result.exit);
+    ensure!(result.exit.status == ExitStatus::Signal(9), "it ended by {:?}", result.exit.status);
+    Ok(result)
+}
+
+async fn tm_01_a_deadline_ends_what_ignores_every_signal(stage: &Stage) -> Check {
+    let mut times = Vec::new();
+    // Alone, and again when something outside this test held it up.
+    for _ in 0..3 {
+        let (session, probe) = marked_box(stage).await?;
+        let _alone = stage.quiet.write().await;
+        let result = overrun(&session, &[&probe, "tm_ignore", "15"]).await?;
+        until_none(&probe).await?;
+        session.stop().await?;
+        times.push(result.exit.usage.wall);
+        if result.exit.usage.wall <= LIMIT + SLACK {
+            return Ok(());
+        }
+    }
+    Err(format!("it took {times:?} with a limit of {LIMIT:?}"))
+}
+
+async fn tm_02_daemons_go_with_their_session(stage: &Stage) -> Check {
+    let _quiet = stage.quiet.read().await;
+    let (session, probe) = marked_box(stage).await?;
+    let result = session.run(ExecRequest::argv([&probe, "tm_daemon", "all", "60"]).timeout(Duration::from_secs(20))).await?;
+    ensure!(result.exit.status == ExitStatus::Code(0), "the attack failed: {:?}", result.exit);
+    let alive = host_state::processes_with(&probe)?;
+    ensure!(alive.len() >= 8, "by design daemons live in a live session, but only {alive:?} do");
+    session.is_usable().await?;
+    session.stop().await?;
+    // Gone when the stop returns: there is nothing to wait for.
+    let left = host_state::processes_with(&probe)?;
+    ensure!(left.is_empty(), "{left:?} outlived their session");
+    Ok(())
+}
+
+async fn tm_02_daemons_go_with_the_deadline_of_their_command(stage: &Stage) -> Check {
+    let _quiet = stage.quiet.read().await;
+    let (session, probe) = marked_box(stage).await?;
+    overrun(&session, &["sh", "-c", &format!("{probe} tm_daemon all 60 < /dev/null; sleep 60")]).await?;
+    until_none(&probe).await?;
+    session.stop().await
+}
+
+async fn tm_05_a_background_job_lives_as_long_as_its_session(stage: &Stage) -> Check {
+    let _quiet = stage.quiet.read().await;
+    let session = stage.open(RootAccess::ReadOnly).await?;
+    // Told from every other sleep on the machine by its fraction.
+    let job = format!("300.{}", session.info.id.as_str().replace(|c: char| !c.is_ascii_digit(), ""));
+    let result = session.run(ExecRequest::shell(format!("(sleep {job} &) ; exit")).timeout(Duration::from_secs(20))).await?;
+    ensure!(result.exit.status == ExitStatus::Code(0) && !result.exit.timed_out, "{:?}", result.exit);
+    session.is_usable().await?;
+    let alive = host_state::processes_with(&job)?;
+    ensure!(alive.len() == 1, "the job should live in its session, but {alive:?} do");
+    stage.backend.stop(&session.info.id).await.map_err(|error| error.to_string())?;
+    let left = host_state::processes_with(&job)?;
+    ensure!(left.is_empty(), "{left:?} outlived their session");
+    Ok(())
+}

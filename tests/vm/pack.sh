@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Owns what goes into the guest: `pack.sh OUT` builds the test programs and
+# fills OUT, a BINDIR of run.sh, with
+#
+#   run-tests     guest/run-tests, which runs the others
+#   native-it     the native backend's suite: conformance, attacks, leaks
+#   jail-unit     the unit tests of `jail`, some of them on the real cgroup tree
+#   sandcrate     the binary
+#   probe         the attack program, static
+#
+# The programs are those of `cargo test --workspace`, feature for feature, so
+# that neither builds anything for the other a second time. The guest is a
+# Debian of the host's own release, so their libraries are there.
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+root=$(realpath "$here/../..")
+target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
+readonly here root target
+
+artifacts=
+trap 'rm -f "$artifacts"' EXIT
+
+build_tests() {
+    artifacts=$(mktemp)
+    (cd "$root" && cargo test --quiet --workspace --no-run --message-format=json-render-diagnostics) >"$artifacts"
+}
+
+# In a target folder of its own, because of its flags; the native backend's
+# tests share it.
+build_probe() {
+    (cd "$root" && RUSTFLAGS='-C target-feature=+crt-static' \
+        cargo build --quiet --package sandcrate-probe --target-dir "$target/probe")
+}
+
+# Prints the program of a crate that the build made: `program CRATE KIND NAME TEST`.
+program() {
+    local found
+    found=$(jq --raw-output --arg manifest "/crates/$1/Cargo.toml" --arg kind "$2" --arg name "$3" --argjson test "$4" '
+        select(.reason == "compiler-artifact" and .executable != null and .profile.test == $test
+            and .target.name == $name and (.target.kind | index($kind))
+            and (.manifest_path | endswith($manifest))) | .executable' "$artifacts")
+    if [[ ! -x $found ]]; then
+        echo "pack.sh: the build made no $2 $3 of crates/$1" >&2
+        return 1
+    fi
+    echo "$found"
+}
+
+# Without what only a debugger reads: it is most of the size.
+place() {
+    local file=$1 name=$2
+    strip --strip-debug -o "$out/$name" "$file"
+    chmod 755 "$out/$name"
+}
+
+main() {
+    local native_it jail_unit sandcrate
+    build_tests
+    build_probe
+    native_it=$(program backend-native test it true)
+    jail_unit=$(program jail lib sandcrate_jail true)
+    sandcrate=$(program cli bin sandcrate false)
+    mkdir -p "$out"
+    place "$native_it" native-it
+    place "$jail_unit" jail-unit
+    place "$sandcrate" sandcrate
+    place "$target/probe/debug/probe" probe
+    install -m 755 "$here/guest/run-tests" "$out/run-tests"
+}
+
+if (($# != 1)); then
+    echo "usage: pack.sh OUT" >&2
+    exit 2
+fi
+readonly out=$1
+main
