@@ -37,7 +37,7 @@ pub(super) fn make(proof: &SingleThreaded, life: Life, static_true: &OwnedFd) ->
         | libc::CLONE_NEWUTS;
     let (go, release) = pipe_with(PipeFlags::CLOEXEC)?;
     match fork(proof, NAMESPACES as u64, None)? {
-        Fork::Child => {
+        Fork::Child(_) => {
             drop(release);
             let _ = live(proof, life, &go, static_true);
             exit_now(1)
@@ -112,7 +112,7 @@ fn serve(proof: &SingleThreaded, control: &Channel, static_true: &OwnedFd) -> io
 fn run(proof: &SingleThreaded, payload: Payload, fds: Vec<OwnedFd>, static_true: &OwnedFd) -> io::Result<()> {
     let [stdin, stdout, stderr]: [OwnedFd; 3] = fds.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
     match fork(proof, 0, None)? {
-        Fork::Child => {
+        Fork::Child(_) => {
             let _ = sandcrate_sys::fd::set_stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd());
             execute(payload, static_true);
             exit_now(127)

@@ -180,7 +180,7 @@ impl Backend for NativeBackend {
             writable_root: !self.mapping.is_rootless(),
             host_network: true,
             host_mounts: true,
-            hard_disk_quota: true,
+            hard_disk_quota: self.mapping.is_rootless() || crate::storage::has_images(),
             // Known once the launcher is up; until then nothing is promised.
             kill_one_command: lock(&self.launcher).known().is_some_and(|held| held.holds(Control::CommandKill)),
         }

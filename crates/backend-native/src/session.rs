@@ -125,8 +125,8 @@ impl Session {
         storage.image = None;
         storage.report(&mut enforcement);
         enforcement.enforced(Control::Cleanup, "the launcher ends the box when its owner is gone; a parent death signal stands behind it");
-        require(&spec.strictness, &enforcement)?;
         let accounted = accounted(&spec, &storage, &sources, &mut enforcement);
+        require(&spec.strictness, &enforcement)?;
         let info = SessionInfo { id: spec.id.clone(), backend: NAME, enforcement, start_time: started.elapsed() };
         let control = Arc::new(control);
         let routes = Arc::new(Routes { waiting: Mutex::default(), ended: watch::channel(false).0 });
@@ -286,20 +286,22 @@ fn accounted(
     sources: &[Source],
     enforcement: &mut Enforcement,
 ) -> Option<(Vec<PathBuf>, u64)> {
-    if let DiskLimit::Hard(bytes) = spec.limits.disk {
-        let shared: Vec<PathBuf> = spec
-            .mounts
-            .iter()
-            .zip(sources)
-            .filter(|(mount, _)| mount.access == MountAccess::ReadWrite)
-            .map(|(_, source)| source.mount.path.clone())
-            .collect();
-        if !shared.is_empty() {
-            let hard = enforcement.get(Control::Disk).map_or(String::new(), |finding| finding.by.clone());
-            let by = format!("private files: {hard}; shared directories: accounted while commands run, ended when over");
+    let shared: Vec<PathBuf> = spec
+        .mounts
+        .iter()
+        .zip(sources)
+        .filter(|(mount, _)| mount.access == MountAccess::ReadWrite)
+        .map(|(_, source)| source.mount.path.clone())
+        .collect();
+    if !shared.is_empty() {
+        let private = enforcement.get(Control::Disk).map_or(String::new(), |finding| finding.by.clone());
+        let by = |shared| format!("private files: {private}; shared directories: {shared}");
+        if let DiskLimit::Hard(bytes) = spec.limits.disk {
+            let by = by("accounted while commands run, ended when over");
             enforcement.record(Control::Disk, State::Degraded, by);
             return Some((shared, bytes));
         }
+        enforcement.record(Control::Disk, State::Degraded, by("not counted, ask for a quota to have them counted"));
     }
     storage.accounted_limit().map(|bytes| (vec![storage.directory.clone()], bytes))
 }

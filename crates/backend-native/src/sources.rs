@@ -18,10 +18,10 @@ pub(crate) struct Source {
     pub(crate) requested: RequestedMount,
 }
 
-/// Files looked at before a directory of root's is shared for writing.
+/// Files looked at before a directory is shared for writing.
 const MAX_SCANNED: u64 = 2_000_000;
 
-/// Opens and checks one source. Blocks: walks a directory of root's that is to be shared for writing.
+/// Opens and checks one source. Blocks: walks a directory that is to be shared for writing.
 pub(crate) fn open_source(wanted: &Mount, own_state: &[PathBuf]) -> Result<Source, BackendError> {
     let denied = |rule: String| BackendError::MountDenied { path: wanted.source.clone(), rule };
     let fd = open(&wanted.source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
@@ -48,7 +48,7 @@ pub(crate) fn open_source(wanted: &Mount, own_state: &[PathBuf]) -> Result<Sourc
         MountAccess::ReadOnly => Access::ReadOnly,
         MountAccess::ReadWrite => Access::ReadWrite,
     };
-    if access == Access::ReadWrite && facts.uid() == 0 && rustix::process::geteuid().is_root() {
+    if access == Access::ReadWrite {
         refuse_setuid_files(&canonical).map_err(|rule| denied(rule.to_string()))?;
     }
     Ok(Source {
@@ -58,8 +58,8 @@ pub(crate) fn open_source(wanted: &Mount, own_state: &[PathBuf]) -> Result<Sourc
     })
 }
 
-/// In a directory of root's the box's user owns what root owns. It cannot set a setuid bit, but a file that has
-/// one keeps it when it is written through a shared mapping.
+/// The box's user owns what the directory's owner owns. It cannot set a setuid bit, but a file that has one keeps
+/// it when it is written through a shared mapping.
 fn refuse_setuid_files(root: &Path) -> io::Result<()> {
     let mut left = MAX_SCANNED;
     let mut pending = vec![root.to_owned()];
@@ -68,9 +68,10 @@ fn refuse_setuid_files(root: &Path) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             facts => facts?,
         };
-        if facts.is_file() && facts.mode() & 0o6000 != 0 && facts.uid() == 0 {
+        // Without the bit to execute, setgid means something else, and setuid nothing.
+        if facts.is_file() && facts.mode() & 0o6000 != 0 && facts.mode() & 0o111 != 0 {
             return Err(io::Error::other(format!(
-                "{} is a setuid or setgid file of root's, which a box could rewrite; share it read-only, or remove the bit",
+                "{} is a setuid or setgid file, which a box could rewrite; share the directory read-only, or remove the bit",
                 path.display()
             )));
         }

@@ -1,12 +1,15 @@
 //! The private files of a session: where they are, what bounds them, and how much is used.
 
-use std::fs::{self, DirBuilder, File};
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat};
 use sandcrate_backend::{BackendError, DiskLimit};
 use sandcrate_jail::message::StorageSource;
 use sandcrate_jail::{StorageKind, remove_tree};
@@ -59,11 +62,8 @@ impl Storage {
             } else if let Some(image) = make_image(&self.directory, bytes, inodes).await? {
                 self.source = StorageSource::Image;
                 self.image = Some(image);
-                return Ok(());
-            } else {
-                self.source = StorageSource::Memory;
-                return Ok(());
             }
+            // Else it is counted, and the record says so.
         }
         Ok(())
     }
@@ -83,7 +83,10 @@ impl Storage {
         match self.source {
             StorageSource::Directory => record.degraded(
                 Control::Disk,
-                format!("{size}, accounted while commands run and ended when over; ask for a quota to have a hard bound"),
+                match self.limit {
+                    DiskLimit::Accounted(_) => format!("{size}, accounted while commands run and ended when over; ask for a quota to have a hard bound"),
+                    DiskLimit::Hard(_) => format!("{size}, accounted while commands run and ended when over; a hard bound needs mke2fs (package e2fsprogs) and loop devices"),
+                },
             ),
             StorageSource::ProjectDirectory { inodes, .. } => {
                 record.enforced(Control::Disk, format!("{size} and {inodes} inodes by project quota"));
@@ -139,14 +142,18 @@ fn inodes(bytes: u64) -> u64 {
     (bytes >> 20).max(1) * INODES_PER_MIB
 }
 
+fn mke2fs() -> Option<&'static str> {
+    ["/usr/sbin/mke2fs", "/sbin/mke2fs"].into_iter().find(|path| Path::new(path).exists())
+}
+
+/// Whether this machine can make and mount disk images.
+pub(crate) fn has_images() -> bool {
+    mke2fs().is_some() && Path::new("/dev/loop-control").exists()
+}
+
 /// A file with an empty ext4 whose free space is the quota; None when this machine cannot make or mount one.
 async fn make_image(directory: &Path, bytes: u64, inodes: u64) -> io::Result<Option<OwnedFd>> {
-    let Some(mke2fs) = ["/usr/sbin/mke2fs", "/sbin/mke2fs"].iter().find(|path| Path::new(path).exists()) else {
-        return Ok(None);
-    };
-    if !Path::new("/dev/loop-control").exists() {
-        return Ok(None);
-    }
+    let Some(mke2fs) = mke2fs().filter(|_| has_images()) else { return Ok(None) };
     let path = directory.join("disk.img");
     let image = File::options().read(true).write(true).create_new(true).open(&path)?;
     // Room for the inode tables and the file system's own blocks, so that about the quota itself is usable.
@@ -167,20 +174,32 @@ async fn make_image(directory: &Path, bytes: u64, inodes: u64) -> io::Result<Opt
     Ok(Some(image.into()))
 }
 
-/// Bytes allocated below some directories. Blocks; what vanishes meanwhile counts nothing.
+/// Bytes allocated below some directories. Blocks. What vanishes meanwhile counts nothing, and no link is followed:
+/// a box may change the tree under our feet.
 pub(crate) fn used_bytes(roots: &[PathBuf]) -> u64 {
-    let mut pending: Vec<PathBuf> = roots.to_vec();
+    // st_blocks counts units of 512 bytes (stat(2)).
+    roots.iter().map(|root| used_blocks(root).unwrap_or(0) * 512).sum()
+}
+
+fn used_blocks(root: &Path) -> io::Result<u64> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = open(root, flags, Mode::empty())?;
+    let mut pending = vec![PathBuf::from(".")];
     let mut blocks = 0;
-    while let Some(directory) = pending.pop() {
-        let Ok(entries) = fs::read_dir(&directory) else { continue };
-        for entry in entries.flatten() {
-            let Ok(facts) = entry.metadata() else { continue };
-            blocks += facts.blocks();
-            if facts.is_dir() {
-                pending.push(entry.path());
+    while let Some(path) = pending.pop() {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let Ok(directory) = openat2(&root, &path, flags, Mode::empty(), resolve) else { continue };
+        for entry in Dir::read_from(&directory)?.flatten() {
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let Ok(facts) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            blocks += u64::try_from(facts.st_blocks).unwrap_or(0);
+            if FileType::from_raw_mode(facts.st_mode).is_dir() {
+                pending.push(path.join(OsStr::from_bytes(name.to_bytes())));
             }
         }
     }
-    // st_blocks counts units of 512 bytes (stat(2)).
-    blocks * 512
+    Ok(blocks)
 }

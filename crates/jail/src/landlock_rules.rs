@@ -9,7 +9,7 @@ use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
     Scope,
 };
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, open};
 use sandcrate_protocol::State;
 
 use crate::message::{Failure, Step};
@@ -31,7 +31,11 @@ fn build(writable: &[String], own: Option<BorrowedFd<'_>>) -> Result<(State, Str
         .create()?
         .add_rule(PathBeneath::new(place("/")?, AccessFs::from_read(KNOWN)))?;
     for path in writable {
-        rules = rules.add_rule(PathBeneath::new(place(path)?, AccessFs::from_all(KNOWN)))?;
+        let place = place(path)?;
+        // Rights on directories, asked for on a file, would count as not enforced.
+        let is_file = rustix::fs::fstat(&place).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_file());
+        let rights = if is_file { AccessFs::from_file(KNOWN) } else { AccessFs::from_all(KNOWN) };
+        rules = rules.add_rule(PathBeneath::new(place, rights))?;
     }
     if let Some(directory) = own {
         rules = rules.add_rule(PathBeneath::new(directory, AccessFs::from_all(KNOWN)))?;

@@ -10,6 +10,7 @@
 //! /template/etc   generated
 //! /template/dev   six nodes, links, mount points for pts and shm
 //! /empty, /blank  an empty directory and an empty file, to mask others with
+//! /resolv.conf    the host's, for boxes on the host's network
 //! /root           where a new box builds its root
 //! /instance       the storage of this instance's boxes
 //! /disk           where the launcher has a disk image for a moment
@@ -17,7 +18,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -44,8 +45,6 @@ pub(crate) struct Template {
     pub(crate) system_directories: Vec<String>,
     /// Names below /proc to hide.
     pub(crate) masks: Vec<Mask>,
-    /// Files of the host's root show their owner, not `nobody`.
-    pub(crate) id_mapped: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +71,7 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     let base = "/tmp";
     // Cloned before the new root hides what lies at its place.
     let proc = clone_at(CWD, "/proc", Reach::Tree).step("cloning /proc")?;
-    let (usr, id_mapped) = clone_system("/usr", idmap).step("cloning /usr")?;
+    let usr = clone_system("/usr", idmap).step("cloning /usr")?;
     let storage = clone_with(instance, Reach::One, PLAIN).step("cloning the instance's directory")?;
     attach(&root, base).step("attaching the template")?;
     let at = |path: &str| format!("{base}/{path}");
@@ -80,6 +79,8 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
         fs::create_dir(at(directory)).step(format!("making {directory}"))?;
     }
     fs::write(at("blank"), "").step("making the blank file")?;
+    let resolver = fs::read("/etc/resolv.conf").unwrap_or_default();
+    fs::write(at("resolv.conf"), resolver).step("copying the resolver's configuration")?;
     attach(&proc, at("proc")).step("attaching /proc")?;
     attach(&usr, at("template/usr")).step("attaching /usr")?;
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
@@ -88,19 +89,19 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     build_dev(&at("template/dev"))?;
     let masks = masks_of(Path::new("/proc"));
     enter_root(base).step("entering the template")?;
-    Ok(Template { links, system_directories, masks, id_mapped })
+    Ok(Template { links, system_directories, masks })
 }
 
 /// A read-only copy of a system directory with all that is mounted below it, id-mapped where possible.
-fn clone_system(path: &str, idmap: Option<BorrowedFd<'_>>) -> io::Result<(std::os::fd::OwnedFd, bool)> {
+fn clone_system(path: &str, idmap: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     if let Some(namespace) = idmap {
         let mount = clone_at(CWD, path, Reach::Tree)?;
         // A file system that cannot be id-mapped still serves, with files that belong to `nobody`.
         if set_attributes(mount.as_fd(), Reach::Tree, PLAIN_READ_ONLY, Some(namespace)).is_ok() {
-            return Ok((mount, true));
+            return Ok(mount);
         }
     }
-    Ok((clone_with(path, Reach::Tree, PLAIN_READ_ONLY)?, false))
+    clone_with(path, Reach::Tree, PLAIN_READ_ONLY)
 }
 
 /// /bin, /lib and so on: links where /usr is merged, copies of the directories where it is not.
@@ -111,7 +112,7 @@ fn system_entries(base: &str, idmap: Option<BorrowedFd<'_>>) -> Result<(Links, V
         if let Ok(target) = fs::read_link(&path) {
             links.push((name.to_owned(), target.to_string_lossy().into_owned()));
         } else if Path::new(&path).is_dir() {
-            let (mount, _) = clone_system(&path, idmap).step(format!("cloning {path}"))?;
+            let mount = clone_system(&path, idmap).step(format!("cloning {path}"))?;
             let target = format!("{base}/template/{name}");
             fs::create_dir(&target).step(format!("making {target}"))?;
             attach(&mount, target).step(format!("attaching {path}"))?;

@@ -31,9 +31,9 @@ pub(crate) fn write_maps(pid: i32, uid_map: &str, gid_map: &str, deny_setgroups:
 pub(crate) fn make(proof: &SingleThreaded, uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
     let (wait, release) = pipe_with(PipeFlags::CLOEXEC)?;
     match fork(proof, libc::CLONE_NEWUSER as u64, None)? {
-        Fork::Child => {
+        Fork::Child(proof) => {
             // Holds the namespace open until the parent has its own descriptor of it and closes the pipe.
-            let _ = close_all_but(proof, &[wait.as_fd()]);
+            let _ = close_all_but(&proof, &[wait.as_fd()]);
             let _ = File::from(wait).read(&mut [0]);
             exit_now(0)
         }

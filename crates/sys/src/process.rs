@@ -30,7 +30,8 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// Which side of a fork this is.
 #[derive(Debug)]
 pub enum Fork {
-    Child,
+    /// With a proof of its own: a new process has one thread.
+    Child(SingleThreaded),
     Parent { pid: i32, pidfd: OwnedFd },
 }
 
@@ -73,7 +74,7 @@ pub fn fork(_: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> i
     // other thread could have left a lock held in that copy.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) };
     match check(pid)? {
-        0 => Ok(Fork::Child),
+        0 => Ok(Fork::Child(SingleThreaded(()))),
         pid => {
             // SAFETY: in the parent of a successful CLONE_PIDFD, `pidfd` is a new descriptor nobody else owns.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };

@@ -73,13 +73,25 @@ pub(crate) fn trials(
         trials.push(Trial::test(format!("attack::{name}"), run).with_ignored_flag(missing.is_some()));
     };
     for attack in ATTACKS.iter().chain([&READ_ONLY_ROOT]) {
-        push(attack.name(), Box::new(move |stage| Box::pin(async move { hold(&stage, attack, RootAccess::ReadOnly).await })));
+        push(
+            attack.name(),
+            Box::new(move |stage| Box::pin(async move { hold(&stage, attack, RootAccess::ReadOnly).await })),
+        );
     }
     for attack in ATTACKS.iter().filter(|attack| attack.concerns_the_root()) {
         let name = format!("writable_root_{}", attack.name());
-        push(name, Box::new(move |stage| Box::pin(async move { hold(&stage, attack, RootAccess::Writable).await })));
+        push(
+            name,
+            Box::new(move |stage| Box::pin(async move { hold(&stage, attack, RootAccess::Writable).await })),
+        );
     }
-    let specials = [specials![every_attack_of_the_probe_has_a_trial], sharing::all(), api::all(), limits::all(), time::all()];
+    let specials = [
+        specials![every_attack_of_the_probe_has_a_trial],
+        sharing::all(),
+        api::all(),
+        limits::all(),
+        time::all(),
+    ];
     for special in specials.into_iter().flatten() {
         push(special.name.to_owned(), Box::new(special.run));
     }
@@ -91,12 +103,15 @@ pub(crate) fn trials(
 async fn hold(stage: &Stage, attack: &Attack, root: RootAccess) -> Check {
     let _quiet = stage.quiet.read().await;
     let session = stage.open(root).await?;
-    let arguments: Result<Vec<String>, _> = attack.arguments.iter().map(|argument| stage.host.fill(argument)).collect();
+    let arguments: Result<Vec<String>, _> =
+        attack.arguments.iter().map(|argument| stage.host.fill(argument)).collect();
     let seen = session.attack(attack.probe, &arguments.map_err(|error| error.to_string())?).await?;
     let verdict = seen.verdict();
     let told = attack.expect == Expect::Told && verdict.starts_with("INFO:");
     // Memory that no process owns may cost the attack's own supervisor its life, and with it the last line.
-    let killed = attack.id.starts_with("RS") && seen.result.exit.status == ExitStatus::Signal(9) && says_oom(&seen).is_ok();
+    let killed = attack.id.starts_with("RS")
+        && seen.result.exit.status == ExitStatus::Signal(9)
+        && says_oom(&seen).is_ok();
     ensure!(verdict.starts_with("SAFE:") || told || killed, "{}", seen.told());
     (attack.also)(&seen)?;
     session.is_usable().await?;
@@ -107,7 +122,11 @@ async fn hold(stage: &Stage, attack: &Attack, root: RootAccess) -> Check {
 /// A new attack in the probe is of no use until it is run.
 async fn every_attack_of_the_probe_has_a_trial(stage: &Stage) -> Check {
     let program = stage.probe().await?.join("probe");
-    let listed = tokio::process::Command::new(program).arg("list").output().await.map_err(|error| error.to_string())?;
+    let listed = tokio::process::Command::new(program)
+        .arg("list")
+        .output()
+        .await
+        .map_err(|error| error.to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     ensure!(names.len() > 90, "the probe lists only {names:?}");

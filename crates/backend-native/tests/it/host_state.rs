@@ -71,7 +71,9 @@ pub(crate) fn loop_devices_of(directory: &Path) -> Result<Vec<String>, String> {
     let entries = fs::read_dir("/sys/block").map_err(|error| format!("/sys/block: {error}"))?;
     let backing = |name: &str| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok();
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    Ok(names.filter(|name| backing(name).is_some_and(|file| Path::new(&file).starts_with(directory))).collect())
+    Ok(names
+        .filter(|name| backing(name).is_some_and(|file| Path::new(&file).starts_with(directory)))
+        .collect())
 }
 
 /// Cgroups of instances of Sandcrate, in every hierarchy.
@@ -83,7 +85,10 @@ pub(crate) fn cgroups_of(instance: &str) -> Vec<PathBuf> {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
-            let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(&format!("sandcrate-{instance}")));
+            let ours = entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(&format!("sandcrate-{instance}")));
             if ours {
                 found.push(entry.path());
             }
@@ -111,5 +116,8 @@ pub(crate) fn instances(state: &Path) -> Result<Vec<PathBuf>, String> {
 
 pub(crate) fn directories_in(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
 }

@@ -6,6 +6,7 @@
 
 mod cases;
 mod census;
+mod ground;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

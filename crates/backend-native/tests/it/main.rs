@@ -1,7 +1,10 @@
 //! The native backend against the conformance suite, and what is its own.
 //!
 //! A main of its own, because the test program is also the launcher: the role is dispatched before any thread
-//! exists. Run it as root and as an ordinary user; what a case needs and this user lacks is said aloud.
+//! exists. Run it as root and as an ordinary user; what a case needs and this user lacks is said aloud. Attacks
+//! from inside a box are in `attacks`, what must not be left behind in `leaks`.
+
+#![expect(clippy::expect_used, reason = "without its harness the test program has nothing to run")]
 
 mod attacks;
 mod host_state;
@@ -25,8 +28,15 @@ struct NativeHarness {
 
 impl NativeHarness {
     async fn new() -> Self {
-        let scratch = tempfile::Builder::new().prefix("sandcrate-it-").tempdir_in("/var/tmp").expect("a scratch directory");
-        let config = NativeConfig { state_dir: scratch.path().join("state"), pool: 2, ..NativeConfig::for_this_user() };
+        let scratch = tempfile::Builder::new()
+            .prefix("sandcrate-it-")
+            .tempdir_in("/var/tmp")
+            .expect("a scratch directory");
+        let config = NativeConfig {
+            state_dir: scratch.path().join("state"),
+            pool: 2,
+            ..NativeConfig::for_this_user()
+        };
         let backend = Arc::new(NativeBackend::open(config).await.expect("the backend opens"));
         let enforcement = backend.common_enforcement().await.expect("a launcher that can make boxes");
         Self { backend, enforcement, scratch }
@@ -71,7 +81,8 @@ fn main() -> ExitCode {
             .with_ignored_flag(missing.is_some())
     });
     let mut trials: Vec<Trial> = trials.collect();
-    let attacks = attacks::trials(&harness.backend, &harness.enforcement, harness.scratch.path(), runtime.handle());
+    let attacks =
+        attacks::trials(&harness.backend, &harness.enforcement, harness.scratch.path(), runtime.handle());
     trials.extend(attacks.expect("a host to attack"));
     trials.extend(leaks::trials(harness.capabilities().writable_root));
     let conclusion = libtest_mimic::run(&arguments, trials);

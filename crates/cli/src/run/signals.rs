@@ -22,32 +22,38 @@ pub(super) const SIGTERM: i32 = 15;
 
 #[derive(Debug)]
 pub(super) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hangup: Signal,
-    quit: Signal,
-    resize: Signal,
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
+    hangup: Option<Signal>,
+    quit: Option<Signal>,
+    resize: Option<Signal>,
 }
 
 impl Signals {
+    /// Takes all but those that whoever started us had ignored: `nohup`, or a shell's background job.
     pub(super) fn install() -> io::Result<Self> {
+        let ignored = ignored();
+        let take = |kind: SignalKind| {
+            let is_ignored = ignored >> (kind.as_raw_value() - 1) & 1 == 1;
+            if is_ignored { Ok(None) } else { signal(kind).map(Some) }
+        };
         Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-            quit: signal(SignalKind::quit())?,
-            resize: signal(SignalKind::window_change())?,
+            interrupt: take(SignalKind::interrupt())?,
+            terminate: take(SignalKind::terminate())?,
+            hangup: take(SignalKind::hangup())?,
+            quit: take(SignalKind::quit())?,
+            resize: take(SignalKind::window_change())?,
         })
     }
 
     /// The next one of any kind. Safe to cancel.
     pub(super) async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.interrupt.recv() => Asked::Interrupt,
-            _ = self.terminate.recv() => Asked::End(SIGTERM),
-            _ = self.hangup.recv() => Asked::End(SIGHUP),
-            _ = self.quit.recv() => Asked::End(SIGQUIT),
-            _ = self.resize.recv() => Asked::Resize,
+            () = received(&mut self.interrupt) => Asked::Interrupt,
+            () = received(&mut self.terminate) => Asked::End(SIGTERM),
+            () = received(&mut self.hangup) => Asked::End(SIGHUP),
+            () = received(&mut self.quit) => Asked::End(SIGQUIT),
+            () = received(&mut self.resize) => Asked::Resize,
         }
     }
 
@@ -61,4 +67,18 @@ impl Signals {
             }
         }
     }
+}
+
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals that this process ignores, bit N - 1 for signal N; none where /proc does not say.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
-use crate::driver::{Running, run_shell, sandcrate, until};
+use crate::driver::{Running, StateDir, run_shell, sandcrate, until};
 use crate::skip::{Feature, skip_without};
 
 /// Processes of the host whose arguments hold `token`, the box's own shell aside from us.
@@ -90,7 +90,7 @@ fn two_instances_do_not_touch_each_other() {
     if skip_without(&[Feature::Box]) {
         return;
     }
-    let state = tempfile::tempdir().unwrap();
+    let state = StateDir::new();
     let start = || {
         let args = [
             "run",
@@ -123,7 +123,7 @@ fn the_state_directory_is_empty_of_boxes_after_the_next_start() {
     if skip_without(&[Feature::Box]) {
         return;
     }
-    let state = tempfile::tempdir().unwrap();
+    let state = StateDir::new();
     let script = "touch /workspace/left-behind; echo ready; sleep 60";
     let mut running =
         sandcrate(&["run", "--", "sh", "-c", script]).env("SANDCRATE_STATE_DIR", state.path()).start();

@@ -1,8 +1,10 @@
 //! Runs the built binary: with a state directory of its own, and never longer than a test may take.
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -37,16 +39,43 @@ impl Output {
     }
 }
 
+/// A state directory that goes with the test, whatever a killed instance left in it.
+pub(crate) struct StateDir(tempfile::TempDir);
+
+impl StateDir {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::Builder::new().prefix("sandcrate-test-state-").tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        // An overlay's work directory has no permissions at all, and an ordinary user cannot look into it.
+        fn open_up(dir: &Path) {
+            let _ = std::fs::set_permissions(dir, Permissions::from_mode(0o700));
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .for_each(|entry| open_up(&entry.path()));
+        }
+        open_up(self.0.path());
+    }
+}
+
 /// A call of the binary that is being put together.
 pub(crate) struct Call {
     command: Command,
-    state: tempfile::TempDir,
+    state: StateDir,
     input: Vec<u8>,
 }
 
 /// `sandcrate` with these arguments, a state directory of its own, and no input.
 pub(crate) fn sandcrate<S: AsRef<OsStr>>(args: &[S]) -> Call {
-    let state = tempfile::Builder::new().prefix("sandcrate-test-state-").tempdir().unwrap();
+    let state = StateDir::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_sandcrate"));
     command
         .args(args)
@@ -76,6 +105,15 @@ impl Call {
     /// In a process group of its own, as a shell starts its jobs.
     pub(crate) fn own_group(mut self) -> Self {
         std::os::unix::process::CommandExt::process_group(&mut self.command, 0);
+        self
+    }
+
+    /// As `nohup` starts it.
+    pub(crate) fn ignoring_hangup(mut self) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(self.command.get_program());
+        shell.args(self.command.get_args()).env("SANDCRATE_STATE_DIR", self.state.path());
+        self.command = shell;
         self
     }
 
@@ -114,7 +152,7 @@ impl Call {
 pub(crate) struct Running {
     pub(crate) child: Child,
     began: Instant,
-    _state: tempfile::TempDir,
+    _state: StateDir,
 }
 
 impl Running {

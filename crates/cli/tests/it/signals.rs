@@ -10,7 +10,7 @@ use crate::skip::{Feature, skip_without};
 
 #[test]
 fn signals_to_us_end_the_box() {
-    if skip_without(&[Feature::Box]) {
+    if skip_without(&[Feature::Box, Feature::Interrupts]) {
         return;
     }
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)] {
@@ -26,7 +26,7 @@ fn signals_to_us_end_the_box() {
 /// A terminal sends Ctrl-C to the whole foreground group: the launcher must not take it before we do.
 #[test]
 fn ctrl_c_to_the_whole_group_ends_the_box_in_order() {
-    if skip_without(&[Feature::Box]) {
+    if skip_without(&[Feature::Box, Feature::Interrupts]) {
         return;
     }
     let mut running = run_shell(&[], "echo ready; sleep 60").own_group().start();
@@ -38,8 +38,20 @@ fn ctrl_c_to_the_whole_group_ends_the_box_in_order() {
 }
 
 #[test]
+fn nohup_is_respected() {
+    if skip_without(&[Feature::Box, Feature::Interrupts]) {
+        return;
+    }
+    let mut running = run_shell(&["-i"], "echo ready; read x; echo still here").ignoring_hangup().start();
+    running.wait_for("ready\n");
+    running.signal(Signal::HUP);
+    std::io::Write::write_all(running.child.stdin.as_mut().unwrap(), b"\n").unwrap();
+    assert_eq!(running.finish().ok(), "still here\n");
+}
+
+#[test]
 fn a_second_ctrl_c_changes_nothing() {
-    if skip_without(&[Feature::Box]) {
+    if skip_without(&[Feature::Box, Feature::Interrupts]) {
         return;
     }
     let mut running = run_shell(&[], "echo ready; sleep 60").start();
@@ -51,7 +63,7 @@ fn a_second_ctrl_c_changes_nothing() {
 
 #[test]
 fn an_interrupted_run_still_writes_its_document() {
-    if skip_without(&[Feature::Box]) {
+    if skip_without(&[Feature::Box, Feature::Interrupts]) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -68,7 +80,7 @@ fn an_interrupted_run_still_writes_its_document() {
 
 #[test]
 fn a_broken_pipe_ends_the_box_quietly() {
-    if skip_without(&[Feature::Box]) {
+    if skip_without(&[Feature::Box, Feature::Interrupts]) {
         return;
     }
     let mut running = sandcrate(&["run", "--timeout", "60s", "--", "yes"]).start();
@@ -81,7 +93,7 @@ fn a_broken_pipe_ends_the_box_quietly() {
 
 #[test]
 fn a_reader_that_stops_does_not_keep_us_from_ending() {
-    if skip_without(&[Feature::Box]) {
+    if skip_without(&[Feature::Box, Feature::Interrupts]) {
         return;
     }
     let mut running = sandcrate(&["run", "--timeout", "60s", "--", "yes"]).start();

@@ -13,6 +13,8 @@ pub(crate) enum Feature {
     Root,
     /// Limits on the whole box by cgroups.
     Cgroups,
+    /// Ctrl-C is not ignored by whoever started the tests, as in a background job of a script.
+    Interrupts,
     /// A program of the host, on PATH.
     Program(&'static str),
 }
@@ -40,6 +42,7 @@ impl Feature {
             Self::Box => "box",
             Self::Root => "root",
             Self::Cgroups => "cgroups",
+            Self::Interrupts => "interrupts",
             Self::Program(name) => name,
         }
     }
@@ -49,9 +52,17 @@ impl Feature {
             Self::Box => NO_BOX.clone(),
             Self::Root => (!rustix::process::geteuid().is_root()).then(|| "not root".to_owned()),
             Self::Cgroups => NO_CGROUPS.clone(),
+            Self::Interrupts => ignores_interrupts().then(|| "SIGINT is ignored here".to_owned()),
             Self::Program(name) => find(name).is_none().then(|| "not installed".to_owned()),
         }
     }
+}
+
+fn ignores_interrupts() -> bool {
+    const SIGINT_BIT: u64 = 1 << 1;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & SIGINT_BIT != 0
 }
 
 /// A program on this process's PATH.

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, open};
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
 use rustix::process::{DumpableBehavior, Resource, Rlimit as Bound, Signal, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
-use sandcrate_protocol::{Control, Enforcement, State};
+use sandcrate_protocol::{Control, Enforcement};
 use sandcrate_sys::mount::{Reach, set_attributes};
 
 use super::{Filters, path_walk, prepare::mount_terminals};
@@ -210,7 +210,7 @@ fn report(plan: &Plan, template: &Template, record: &mut Enforcement) {
         ),
         IdMapping::Single { uid, .. } => record.degraded(
             Control::Identity,
-            format!("user namespace with one id: commands, init and files are host uid {uid}; seccomp keeps commands off init"),
+            format!("user namespace with one id: commands, init and files are host uid {uid}, supplementary groups stay; seccomp keeps commands off init"),
         ),
     }
     record.enforced(Control::Namespaces, "user, mount, pid, ipc, uts and cgroup namespaces of its own; nesting forbidden");
@@ -229,6 +229,7 @@ fn report(plan: &Plan, template: &Template, record: &mut Enforcement) {
         NetworkMode::Off => record.enforced(Control::Network, "empty network namespace with loopback; unix and inet sockets only"),
         NetworkMode::Host => record.absent(Control::Network, "the host's network, as asked for"),
     }
-    let shared = format!("/tmp {} MiB, /dev/shm {} MiB, charged to the box's memory", plan.tmp_bytes >> 20, plan.shm_bytes >> 20);
-    record.record(Control::Tmpfs, State::Enforced, shared);
+    let charged = plan.rlimits.iter().all(|limit| limit.resource != Rlimit::Data);
+    let whose = if charged { "charged to the box's memory" } else { "beside the memory of its processes" };
+    record.enforced(Control::Tmpfs, format!("/tmp {} MiB, /dev/shm {} MiB, {whose}", plan.tmp_bytes >> 20, plan.shm_bytes >> 20));
 }

@@ -41,6 +41,10 @@ pub(super) fn prepare(proof: &SingleThreaded, inheritance: &Inheritance, templat
     }
     // After the identity: a tmpfs belongs to the user who makes it.
     build_root(template)?;
+    if inheritance.network == NetworkMode::Host {
+        let resolver = clone_with("/resolv.conf", Reach::One, PLAIN_READ_ONLY).step("cloning the resolver's configuration")?;
+        attach(&resolver, format!("{ROOT}/etc/resolv.conf")).step("attaching the resolver's configuration")?;
+    }
     mount_proc(template)?;
     mount_terminals(&format!("{ROOT}/dev/pts"), BOX_USER)?;
     for place in ["tmp", "dev/shm"] {

@@ -135,7 +135,7 @@ impl Init<'_> {
         let cgroup = self.command_cgroup()?;
         let before = cgroup.as_ref().and_then(CommandCgroup::cpu).unwrap_or_default();
         match fork(&self.proof, 0, cgroup.as_ref().map(CommandCgroup::dir)) {
-            Ok(Fork::Child) => become_program(id, command, &stdio, self.identity, self.filter, &self.control),
+            Ok(Fork::Child(_)) => become_program(id, command, &stdio, self.identity, self.filter, &self.control),
             Ok(Fork::Parent { pid, .. }) => {
                 let task = Task::Command { cgroup: cgroup.map(|made| (made, before)), script: command.script.is_some(), killed: false };
                 self.children.insert(pid, Child { id, task });
@@ -164,7 +164,7 @@ impl Init<'_> {
     /// holds up nobody else.
     fn start_worker(&mut self, id: u32, operation: &FileOperation, data: Option<OwnedFd>) {
         match fork(&self.proof, 0, None) {
-            Ok(Fork::Child) => files::work(id, operation, data, self.identity, self.filter, &self.control),
+            Ok(Fork::Child(_)) => files::work(id, operation, data, self.identity, self.filter, &self.control),
             Ok(Fork::Parent { pid, .. }) => {
                 self.children.insert(pid, Child { id, task: Task::Worker });
             }

@@ -127,12 +127,33 @@ impl Launcher {
             place.insert(compile_filters(network).step("compiling the seccomp policy")?);
         }
         let cgroup = self.make_cgroup(box_id)?;
+        let (pid, pidfd, release) = match self.clone_init(control, network, cgroup.as_ref()) {
+            Ok(cloned) => cloned,
+            Err(failure) => {
+                if let Some(cgroup) = cgroup {
+                    let _ = cgroup.remove();
+                }
+                return Err(failure);
+            }
+        };
+        self.boxes.insert(box_id, BoxRecord { pidfd, cgroup });
+        self.release(box_id, pid, &release)
+    }
+
+    /// The parent's side: init's pid and pidfd, and the pipe that lets it go.
+    fn clone_init(
+        &self,
+        control: Channel,
+        network: NetworkMode,
+        cgroup: Option<&BoxCgroup>,
+    ) -> Result<(i32, OwnedFd, OwnedFd), Failure> {
         let (go, release) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
+        let run_directory = cgroup.and_then(BoxCgroup::run_dir).map(|fd| fd.try_clone_to_owned()).transpose();
         let inheritance = Inheritance {
             control,
             go,
-            tasks: cgroup.as_ref().map_or(Ok(Vec::new()), BoxCgroup::v1_task_files).step("opening cgroup files")?,
-            run_directory: cgroup.as_ref().and_then(BoxCgroup::run_dir).map(|fd| fd.try_clone_to_owned()).transpose().step("opening the run cgroup")?,
+            tasks: cgroup.map_or(Ok(Vec::new()), BoxCgroup::v1_task_files).step("opening cgroup files")?,
+            run_directory: run_directory.step("opening the run cgroup")?,
             mapping: self.mapping,
             network,
         };
@@ -140,23 +161,9 @@ impl Launcher {
         if network == NetworkMode::Off {
             flags |= libc::CLONE_NEWNET;
         }
-        let forked = fork(&self.proof, flags as u64, cgroup.as_ref().and_then(BoxCgroup::unified_dir));
-        match forked {
-            Ok(Fork::Child) => {
-                let proof = SingleThreaded::prove().unwrap_or_else(|_| exit_now(1));
-                init::run(proof, inheritance, &self.template, &self.filters[&network])
-            }
-            Ok(Fork::Parent { pid, pidfd }) => {
-                drop(inheritance);
-                self.boxes.insert(box_id, BoxRecord { pidfd, cgroup });
-                self.release(box_id, pid, &release)
-            }
-            Err(error) => {
-                if let Some(cgroup) = cgroup {
-                    let _ = cgroup.remove();
-                }
-                Err(error).step("cloning a box")
-            }
+        match fork(&self.proof, flags as u64, cgroup.and_then(BoxCgroup::unified_dir)).step("cloning a box")? {
+            Fork::Child(proof) => init::run(proof, inheritance, &self.template, &self.filters[&network]),
+            Fork::Parent { pid, pidfd } => Ok((pid, pidfd, release)),
         }
     }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountPropagationFlags, mount_change};
-use rustix::process::{DumpableBehavior, Pid};
-use sandcrate_protocol::{Control, Enforcement, State};
+use rustix::process::{DumpableBehavior, Pid, Resource, getrlimit, setrlimit};
+use sandcrate_protocol::Enforcement;
 use sandcrate_sys::process::{SingleThreaded, unshare};
 
 use super::Launcher;
@@ -21,6 +21,7 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
     // Ctrl-C at a terminal is for the daemon; it decides what becomes of the boxes.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"sandcrate-box");
+    raise_open_files();
     let Some((config, _)) = control.recv::<LauncherConfig>().step("receiving the configuration")? else {
         return Err(Failure { step: "the daemon is gone".into(), errno: libc::EPIPE });
     };
@@ -43,9 +44,6 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
     };
     let template = template::build(idmap.as_ref().map(AsFd::as_fd), &config.directory)?;
     let own_mounts = mount_namespace()?;
-    if !template.id_mapped && !mapping.is_rootless() {
-        enforcement.record(Control::Filesystem, State::Enforced, "the host's files belong to `nobody` in a box: /usr cannot be id-mapped");
-    }
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).step("making an event queue")?;
     control.send(&LauncherReply::Ready { enforcement }, &[]).step("reporting to the daemon")?;
     Ok(Launcher {
@@ -95,10 +93,15 @@ fn open_cgroups(config: &LauncherConfig, enforcement: &mut Enforcement) -> Optio
             Some(parent)
         }
         Err(error) => {
-            for control in [Control::Memory, Control::Pids, Control::Cpu, Control::CommandKill] {
-                enforcement.absent(control, format!("no cgroups: {error}"));
-            }
+            crate::cgroup_report::record_none(&error.to_string(), enforcement);
             None
         }
     }
+}
+
+/// A box costs the launcher a handful of descriptors; what the machine allows at most is for them.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -189,8 +189,10 @@ fn ask(target: SocketAddr, protocol: i32) -> SysResult {
 /// NT-53: services of a host that its containers usually find, on loopback; no way to anything else.
 pub(crate) fn egress(arguments: &[String]) -> AttackResult {
     let mut report = Report::default();
-    let mut targets: Vec<SocketAddr> =
-        [22, 80, 2375, 8080].into_iter().flat_map(|port| [loopback4(port), loopback6(port)].concat()).collect();
+    let mut targets: Vec<SocketAddr> = [22, 80, 2375, 8080]
+        .into_iter()
+        .flat_map(|port| [loopback4(port), loopback6(port)].concat())
+        .collect();
     for given in arguments {
         let target: SocketAddr = given.parse().map_err(|_| Usage(format!("{given} is not address:port")))?;
         if !stays_here(target.ip()) {
@@ -211,7 +213,8 @@ pub(crate) fn egress(arguments: &[String]) -> AttackResult {
 /// Any interface but lo and any route that is not of lo is a breach; both are only looked up.
 fn ways_out(report: &mut Report) -> Result<(), Usage> {
     let read = |path: &str| {
-        std::fs::read_to_string(path).map_err(|error| Usage(format!("no proof that nothing leads out: {path}: {error}")))
+        std::fs::read_to_string(path)
+            .map_err(|error| Usage(format!("no proof that nothing leads out: {path}: {error}")))
     };
     let devices = read("/proc/net/dev")?;
     let devices = devices.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));

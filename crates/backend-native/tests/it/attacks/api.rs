@@ -51,7 +51,8 @@ async fn work_through(stage: &Stage, session: &AttackBox, paths: &[String]) -> C
     let before = setting()?;
     for path in paths {
         let written = session.write(path, b"|/tmp/owned\n").await;
-        let to_setting = path.contains("setting") || path.contains("self-root") || path.ends_with("core_pattern");
+        let to_setting =
+            path.contains("setting") || path.contains("self-root") || path.ends_with("core_pattern");
         ensure!(!to_setting || written.is_err(), "writing {path} succeeded");
         let _ = session.file(FileRequest::Read { path: path.clone(), offset: 0, limit: 4096 }).await;
         stage.host.is_untouched()?;
@@ -109,13 +110,18 @@ async fn replace_terminal(stage: &Stage, root: RootAccess) -> Check {
     for _ in 0..2 {
         session.run(ExecRequest::shell(REPLACE).timeout(Duration::from_secs(20))).await?;
         let look = "t=$(tty) && echo \"$t $(stat -Lc '%F %t' $t)\" && stat -Lc '%F %t:%T' /dev/null";
-        let request = ExecRequest::shell(look).pty(PtySize { rows: 24, cols: 80 }).timeout(Duration::from_secs(20));
+        let request =
+            ExecRequest::shell(look).pty(PtySize { rows: 24, cols: 80 }).timeout(Duration::from_secs(20));
         let seen = session.run(request).await?;
         let text = String::from_utf8_lossy(&seen.stdout).replace("\r\n", "\n");
         // 0x88 is the major number of pseudo terminals, 1:3 the null device.
         let terminal = text.starts_with("/dev/pts/") && text.contains("character special file 88\n");
         let null = text.ends_with("character special file 1:3\n");
-        ensure!(seen.exit.status == ExitStatus::Code(0) && terminal && null, "the terminal is {text:?}, {:?}", seen.exit);
+        ensure!(
+            seen.exit.status == ExitStatus::Code(0) && terminal && null,
+            "the terminal is {text:?}, {:?}",
+            seen.exit
+        );
     }
     ensure!(fs::read(SETTING).map_err(|error| error.to_string())? == before, "{SETTING} changed");
     stage.host.is_untouched()?;
@@ -135,17 +141,30 @@ async fn wander(stage: &Stage, root: RootAccess) -> Check {
     let _quiet = stage.quiet.read().await;
     let canary = stage.host.canary.display().to_string();
     let session = stage.open(root).await?;
-    let mut places: Vec<String> = ["/proc/self/fd/7/../../..", "/proc/self/cwd/..", "/proc/1/cwd", "/proc/1/root", "/proc/self/root", "/workspace/../../.."]
-        .map(str::to_owned)
-        .to_vec();
+    let mut places: Vec<String> = [
+        "/proc/self/fd/7/../../..",
+        "/proc/self/cwd/..",
+        "/proc/1/cwd",
+        "/proc/1/root",
+        "/proc/self/root",
+        "/workspace/../../..",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     places.extend((0..32).flat_map(|fd| [format!("/proc/self/fd/{fd}"), format!("/proc/1/fd/{fd}")]));
     session.text("ln -sfn /proc/1/root /workspace/init; ln -sfn /proc/self/fd/7 /workspace/seven; ln -sfn /proc/self/fd /workspace/all").await?;
-    places.extend(["/workspace/init", "/workspace/seven", "/workspace/all/5", "/workspace/all/6/.."].map(str::to_owned));
+    places.extend(
+        ["/workspace/init", "/workspace/seven", "/workspace/all/5", "/workspace/all/6/.."].map(str::to_owned),
+    );
     let climb = "../".repeat(20);
-    let look = format!("for p in .{canary} {climb}{canary} /proc/self/cwd/{climb}{canary}; do [ -e \"$p\" ] && echo \"out by $p\"; done; true");
+    let look = format!(
+        "for p in .{canary} {climb}{canary} /proc/self/cwd/{climb}{canary}; do [ -e \"$p\" ] && echo \"out by $p\"; done; true"
+    );
     for place in places {
         // Refused is well; a directory of the box is, too.
-        if let Ok(seen) = session.outcome(ExecRequest::shell(&look).cwd(&place).timeout(Duration::from_secs(20))).await {
+        if let Ok(seen) =
+            session.outcome(ExecRequest::shell(&look).cwd(&place).timeout(Duration::from_secs(20))).await
+        {
             let text = String::from_utf8_lossy(&seen.stdout);
             ensure!(text.is_empty(), "started in {place}: {text}");
         }

@@ -26,10 +26,12 @@ const fn exception(trial: &'static str, without: Control, why: &'static str) -> 
 
 const ONE_PROCESS: &str = "without cgroups memory is limited per process (RLIMIT_DATA), not for the box";
 const NOT_CHARGED: &str = "without cgroups this memory is charged to nobody";
-const PRIVATE_ONLY: &str = "without cgroups only private memory is limited (RLIMIT_DATA), and nothing reports an OOM kill";
+const PRIVATE_ONLY: &str =
+    "without cgroups only private memory is limited (RLIMIT_DATA), and nothing reports an OOM kill";
 const SAME_USER: &str = "init has the commands' host id; the filter keeps them off it, but a pidfd takes signals, \
                          which the kernel withholds from a PID 1";
-const KEPT_GROUPS: &str = "an ordinary user cannot give up supplementary groups in a user namespace (user_namespaces(7))";
+const KEPT_GROUPS: &str =
+    "an ordinary user cannot give up supplementary groups in a user namespace (user_namespaces(7))";
 const NEEDS_ROOT: &str = "only root can make a file of root's or a device to share";
 
 pub(super) const EXCEPTIONS: &[Exception] = &[
@@ -57,7 +59,9 @@ pub(super) fn missing(trial: &str, enforcement: &Enforcement, writable_root: boo
     let found = EXCEPTIONS.iter().find(|exception| trial.starts_with(exception.trial))?;
     let required = std::env::var(REQUIRE_VARIABLE).unwrap_or_default();
     let cgroups = matches!(found.without, Control::Memory | Control::Cpu | Control::Pids) && has_cgroups();
-    let counts = !enforcement.holds(found.without) && !cgroups && required.split(',').all(|name| name != found.without.name());
+    let counts = !enforcement.holds(found.without)
+        && !cgroups
+        && required.split(',').all(|name| name != found.without.name());
     counts.then(|| found.why.to_owned())
 }
 
@@ -89,11 +93,17 @@ fn has_cgroups() -> bool {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { return false };
         // Only hierarchies with a controller are of use.
-        let controlled = controllers.is_empty() || ["memory", "pids", "cpu"].iter().any(|name| controllers.split(',').any(|c| c == *name));
-        let mounts = [Path::new("/sys/fs/cgroup").join(controllers), "/sys/fs/cgroup/unified".into(), "/sys/fs/cgroup".into()];
-        controlled && mounts.iter().any(|mount| {
-            let directory = mount.join(path.trim_start_matches('/'));
-            directory.join("cgroup.procs").exists() && access(&directory, Access::WRITE_OK).is_ok()
-        })
+        let controlled = controllers.is_empty()
+            || ["memory", "pids", "cpu"].iter().any(|name| controllers.split(',').any(|c| c == *name));
+        let mounts = [
+            Path::new("/sys/fs/cgroup").join(controllers),
+            "/sys/fs/cgroup/unified".into(),
+            "/sys/fs/cgroup".into(),
+        ];
+        controlled
+            && mounts.iter().any(|mount| {
+                let directory = mount.join(path.trim_start_matches('/'));
+                directory.join("cgroup.procs").exists() && access(&directory, Access::WRITE_OK).is_ok()
+            })
     })
 }

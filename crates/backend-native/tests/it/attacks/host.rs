@@ -93,7 +93,8 @@ impl Host {
 
     /// Nobody came, and the canary is as it was.
     pub(crate) fn is_untouched(&self) -> Check {
-        let tcp = [Some(&self.tcp4), self.tcp6.as_ref()].into_iter().flatten().map(|one| one.accept().map(drop));
+        let tcp =
+            [Some(&self.tcp4), self.tcp6.as_ref()].into_iter().flatten().map(|one| one.accept().map(drop));
         let unix = self.unix.iter().map(|one| one.accept().map(drop));
         let udp = [self.udp.recv_from(&mut [0; 8]).map(drop)];
         for visit in tcp.chain(unix).chain(udp) {

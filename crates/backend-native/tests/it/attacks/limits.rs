@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sandcrate_backend::conformance::Check;
-use sandcrate_backend::{DiskLimit, ExecEvent, ExecRequest, ExitStatus, FileKind, FileReply, FileRequest, RootAccess, Stream};
 use sandcrate_backend::Backend;
+use sandcrate_backend::conformance::Check;
+use sandcrate_backend::{
+    DiskLimit, ExecEvent, ExecRequest, ExitStatus, FileKind, FileReply, FileRequest, RootAccess, Stream,
+};
 
 use super::stage::{AttackBox, QUOTA, Stage, chain, ensure};
 use super::{Special, specials};
@@ -41,7 +43,8 @@ const FLAT_BYTES: u64 = 32 << 20;
 async fn rs_10_a_flood_of_output_leaves_the_runtimes_memory_flat(stage: &Stage) -> Check {
     let _quiet = stage.quiet.read().await;
     let session = stage.open(RootAccess::ReadOnly).await?;
-    let request = ExecRequest::shell(format!("head -c {FLOOD_BYTES} /dev/zero")).timeout(Duration::from_secs(120));
+    let request =
+        ExecRequest::shell(format!("head -c {FLOOD_BYTES} /dev/zero")).timeout(Duration::from_secs(120));
     let mut running = stage.backend.exec(&session.info.id, request).await.map_err(|error| chain(&error))?;
     let before = host_state::resident_bytes(std::process::id())?;
     let (mut seen, mut peak, mut next_look) = (0_u64, before, 0);
@@ -56,7 +59,10 @@ async fn rs_10_a_flood_of_output_leaves_the_runtimes_memory_flat(stage: &Stage) 
             peak = peak.max(host_state::resident_bytes(std::process::id())?);
         }
     };
-    ensure!(exit.status == ExitStatus::Code(0) && seen + exit.dropped_bytes == FLOOD_BYTES, "{seen} bytes came: {exit:?}");
+    ensure!(
+        exit.status == ExitStatus::Code(0) && seen + exit.dropped_bytes == FLOOD_BYTES,
+        "{seen} bytes came: {exit:?}"
+    );
     ensure!(peak < before + FLAT_BYTES, "resident memory grew from {before} to {peak} bytes");
     session.stop().await
 }
@@ -103,7 +109,8 @@ async fn rs_14_a_deep_tree_goes_with_its_session(stage: &Stage) -> Check {
 
 /// Looks for the top of the tree only; how the storage is laid out is its own business.
 fn holds_deep_tree(directory: &Path, depth: usize) -> bool {
-    let inner = || host_state::directories_in(directory).iter().any(|inner| holds_deep_tree(inner, depth - 1));
+    let inner =
+        || host_state::directories_in(directory).iter().any(|inner| holds_deep_tree(inner, depth - 1));
     directory.join("deep/deep").exists() || (depth > 0 && inner())
 }
 
@@ -127,7 +134,8 @@ async fn rs_17_odd_names_are_listed_and_read(stage: &Stage) -> Check {
     let session = stage.open(RootAccess::ReadOnly).await?;
     let seen = session.attack("rs_names", &["/workspace".to_owned()]).await?;
     ensure!(seen.verdict().starts_with("INFO:"), "{}", seen.told());
-    let count: usize = session.text("ls -A /workspace/odd -b | wc -l").await?.parse().map_err(|_| "wc gave no number")?;
+    let count: usize =
+        session.text("ls -A /workspace/odd -b | wc -l").await?.parse().map_err(|_| "wc gave no number")?;
     let listed = match session.file(FileRequest::List { path: "/workspace/odd".to_owned() }).await {
         Ok(FileReply::Entries(entries)) => entries,
         other => return Err(format!("listing odd names: {other:?}")),
@@ -137,7 +145,8 @@ async fn rs_17_odd_names_are_listed_and_read(stage: &Stage) -> Check {
         let path = format!("/workspace/odd/{}", entry.name);
         let read = session.file(FileRequest::Read { path, offset: 0, limit: 4096 }).await;
         let lossy = entry.name.contains('\u{fffd}');
-        let plain = entry.kind == FileKind::File && !["hard", "sparse", "unreadable"].contains(&entry.name.as_str());
+        let plain =
+            entry.kind == FileKind::File && !["hard", "sparse", "unreadable"].contains(&entry.name.as_str());
         match read {
             // The attack wrote each name into its own file.
             Ok(FileReply::Data { data, .. }) if plain => {

@@ -85,7 +85,11 @@ async fn fs_23_a_setuid_file_of_root_keeps_a_directory_from_being_shared(stage: 
         match stage.backend.start(spec).await {
             Err(error) if error.kind() == ErrorKind::Denied && error.to_string().contains("tool") => {}
             Err(error) => return Err(format!("{mode:o}: refused as {:?}: {}", error.kind(), chain(&error))),
-            Ok(_) => return Err(format!("a directory with a file of mode {mode:o} of root's is shared for writing")),
+            Ok(_) => {
+                return Err(format!(
+                    "a directory with a file of mode {mode:o} of root's is shared for writing"
+                ));
+            }
         }
         let mut spec = stage.spec().await?;
         spec.mounts.push(mount(&shared, MountAccess::ReadOnly));
@@ -111,7 +115,11 @@ async fn fs_24_a_device_of_a_shared_directory_is_dead(stage: &Stage) -> Check {
     spec.mounts.push(mount(&shared, MountAccess::ReadWrite));
     let session = stage.open_spec(spec).await?;
     let seen = session.attack("fs_workspace_dev", &["/workspace".to_owned()]).await?;
-    ensure!(seen.output.contains("found node /workspace/null"), "the attack did not see the node: {}", seen.output);
+    ensure!(
+        seen.output.contains("found node /workspace/null"),
+        "the attack did not see the node: {}",
+        seen.output
+    );
     ensure!(seen.verdict().starts_with("SAFE:"), "{}", seen.told());
     session.stop().await
 }
@@ -119,9 +127,13 @@ async fn fs_24_a_device_of_a_shared_directory_is_dead(stage: &Stage) -> Check {
 /// How FS-16 differs with a writable root: files of the system can be made and changed, by an overlay of the box's
 /// own; mounts still cannot be changed, what is no overlay is still read-only, and the host keeps what it had.
 async fn writable_root_fs_16_changes_stay_in_the_box(stage: &Stage) -> Check {
-    const HOST_FILES: [&str; 5] = ["/etc/passwd", "/etc/hosts", "/usr/bin/env", "/bin/sh", "/etc/nsswitch.conf"];
+    const HOST_FILES: [&str; 5] =
+        ["/etc/passwd", "/etc/hosts", "/usr/bin/env", "/bin/sh", "/etc/nsswitch.conf"];
     let _quiet = stage.quiet.read().await;
-    let facts = || HOST_FILES.map(|path| fs::metadata(path).map(|now| (now.mode(), now.mtime(), now.ctime(), now.len())).ok());
+    let facts = || {
+        HOST_FILES
+            .map(|path| fs::metadata(path).map(|now| (now.mode(), now.mtime(), now.ctime(), now.len())).ok())
+    };
     let before = facts();
     let session = stage.open(RootAccess::Writable).await?;
     let seen = session.attack("fs_ro", &[]).await?;
@@ -129,7 +141,8 @@ async fn writable_root_fs_16_changes_stay_in_the_box(stage: &Stage) -> Check {
     ensure!(!breaches.is_empty(), "nothing of a writable root can be changed: {}", seen.told());
     for breach in breaches {
         let remount = breach.contains("mount");
-        let closed = ["in /proc", "in /dev", "in /boot", "(/proc", "(/dev"].iter().any(|place| breach.contains(place));
+        let closed =
+            ["in /proc", "in /dev", "in /boot", "(/proc", "(/dev"].iter().any(|place| breach.contains(place));
         ensure!(!remount && !closed, "{breach}: {}", seen.told());
     }
     session.text("echo changed > /etc/passwd; echo changed > /etc/nsswitch.conf; rm /usr/bin/env; touch /usr/new-in-the-box").await?;

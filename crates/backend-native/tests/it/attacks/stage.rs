@@ -55,7 +55,9 @@ impl Stage {
     /// The host's directory with the attack program; made by the first trial that needs it.
     pub(crate) async fn probe(&self) -> Result<PathBuf, String> {
         let scratch = self.host.scratch.clone();
-        let place = || async { tokio::task::spawn_blocking(move || place_probe(&scratch)).await.map_err(|e| e.to_string())? };
+        let place = || async {
+            tokio::task::spawn_blocking(move || place_probe(&scratch)).await.map_err(|e| e.to_string())?
+        };
         self.probe.get_or_try_init(place).await.cloned()
     }
 
@@ -63,13 +65,18 @@ impl Stage {
     pub(crate) async fn spec(&self) -> Result<SessionSpec, String> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let id = SessionId::new(format!("attack-{}-{count}", std::process::id())).map_err(|error| error.to_string())?;
+        let id = SessionId::new(format!("attack-{}-{count}", std::process::id()))
+            .map_err(|error| error.to_string())?;
         let mut spec = SessionSpec::new(id);
         spec.limits.memory_bytes = MEMORY;
         spec.limits.pids = PIDS;
         spec.limits.cpu_millis = 1000;
         spec.limits.disk = DiskLimit::Hard(QUOTA);
-        spec.mounts = vec![Mount { source: self.probe().await?, target: "/opt/probe".to_owned(), access: MountAccess::ReadOnly }];
+        spec.mounts = vec![Mount {
+            source: self.probe().await?,
+            target: "/opt/probe".to_owned(),
+            access: MountAccess::ReadOnly,
+        }];
         Ok(spec)
     }
 

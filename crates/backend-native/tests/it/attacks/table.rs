@@ -16,6 +16,7 @@ pub(crate) enum Expect {
     Told,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) struct Attack {
     pub(crate) id: &'static str,
     pub(crate) fact: &'static str,
@@ -38,11 +39,21 @@ impl Attack {
     }
 }
 
-const fn safe(id: &'static str, fact: &'static str, probe: &'static str, arguments: &'static [&'static str]) -> Attack {
+const fn safe(
+    id: &'static str,
+    fact: &'static str,
+    probe: &'static str,
+    arguments: &'static [&'static str],
+) -> Attack {
     Attack { id, fact, probe, arguments, expect: Expect::Safe, also: |_| Ok(()) }
 }
 
-const fn told(id: &'static str, fact: &'static str, probe: &'static str, arguments: &'static [&'static str]) -> Attack {
+const fn told(
+    id: &'static str,
+    fact: &'static str,
+    probe: &'static str,
+    arguments: &'static [&'static str],
+) -> Attack {
     Attack { id, fact, probe, arguments, expect: Expect::Told, also: |_| Ok(()) }
 }
 
@@ -51,7 +62,8 @@ const fn with(attack: Attack, also: fn(&Attacked) -> Check) -> Attack {
 }
 
 /// Attacks that need more than a verdict have trials of their own, elsewhere.
-pub(crate) const ELSEWHERE: [&str; 6] = ["fs_ro", "fs_suidfile", "rs_deep", "rs_names", "tm_ignore", "tm_daemon"];
+pub(crate) const ELSEWHERE: [&str; 6] =
+    ["fs_ro", "fs_suidfile", "rs_deep", "rs_names", "tm_ignore", "tm_daemon"];
 
 pub(crate) const READ_ONLY_ROOT: Attack = safe("FS-16", "system_directories_are_read_only", "fs_ro", &[]);
 
@@ -76,7 +88,10 @@ pub(crate) const ATTACKS: &[Attack] = &[
     safe("FS-14", "dev_holds_the_allow_list_only", "fs_dev", &[]),
     safe("FS-19", "no_kernel_setting_opens_for_writing", "fs_procsys", &[]),
     safe("FS-20", "kernel_facts_are_masked", "fs_masked", &[]),
-    with(safe("FS-22", "mounts_are_private_and_show_no_host_path", "fs_prop", OWN_TARGETS), shows_no_host_path),
+    with(
+        safe("FS-22", "mounts_are_private_and_show_no_host_path", "fs_prop", OWN_TARGETS),
+        shows_no_host_path,
+    ),
     safe("FS-24", "no_device_node_works_in_the_workspace", "fs_workspace_dev", &["/workspace"]),
     safe("FS-51", "the_new_mount_calls_are_refused", "fs_newmount", &[]),
     safe("FS-52", "sys_and_control_groups_are_not_there", "fs_sys", &[]),
@@ -162,12 +177,17 @@ pub(crate) const ATTACKS: &[Attack] = &[
 fn stopped_by_pids(seen: &Attacked) -> Check {
     let count = seen.output.lines().find_map(|line| line.strip_prefix("spawned ")?.parse::<u32>().ok());
     let near = PIDS - 14..=PIDS + 2;
-    ensure!(count.is_some_and(|count| near.contains(&count)), "started {count:?}, not {near:?}: {}", seen.told());
+    ensure!(
+        count.is_some_and(|count| near.contains(&count)),
+        "started {count:?}, not {near:?}: {}",
+        seen.told()
+    );
     Ok(())
 }
 
 pub(crate) fn says_oom(seen: &Attacked) -> Check {
-    let hit = seen.result.exit.limits_hit.iter().any(|hit| matches!(hit, LimitHit::Memory { oom_kills: 1.., .. }));
+    let hit =
+        seen.result.exit.limits_hit.iter().any(|hit| matches!(hit, LimitHit::Memory { oom_kills: 1.., .. }));
     ensure!(hit, "no memory limit is reported: {}", seen.told());
     Ok(())
 }
@@ -182,8 +202,12 @@ pub(crate) fn shows_no_host_path(seen: &Attacked) -> Check {
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with("/opt/probe ")).collect();
     ensure!(lines.len() > 10, "the attack saw only {lines:?}");
     for line in lines {
-        ensure!(!line.contains("sandcrate-it-") && !line.contains("instances"), "a mount shows the state directory: {line}");
-        let layers = line.split(['(', ')', ',']).filter_map(|option| option.split_once("dir=")).map(|(_, path)| path);
+        ensure!(
+            !line.contains("sandcrate-it-") && !line.contains("instances"),
+            "a mount shows the state directory: {line}"
+        );
+        let layers =
+            line.split(['(', ')', ',']).filter_map(|option| option.split_once("dir=")).map(|(_, path)| path);
         for layer in layers.flat_map(|layers| layers.split(':')).filter(|layer| layer.starts_with('/')) {
             ensure!(OWN_NAMES.iter().any(|own| layer.starts_with(own)), "a mount shows {layer}: {line}");
         }

@@ -26,7 +26,8 @@ const SLACK: Duration = Duration::from_millis(500);
 async fn marked_box(stage: &Stage) -> Result<(AttackBox, String), String> {
     let mut spec = stage.spec().await?;
     let target = format!("/opt/{}", spec.id);
-    spec.mounts = vec![Mount { source: stage.probe().await?, target: target.clone(), access: MountAccess::ReadOnly }];
+    spec.mounts =
+        vec![Mount { source: stage.probe().await?, target: target.clone(), access: MountAccess::ReadOnly }];
     Ok((stage.open_spec(spec).await?, format!("{target}/probe")))
 }
 
@@ -63,7 +64,9 @@ async fn tm_01_a_deadline_ends_what_ignores_every_signal(stage: &Stage) -> Check
 async fn tm_02_daemons_go_with_their_session(stage: &Stage) -> Check {
     let _quiet = stage.quiet.read().await;
     let (session, probe) = marked_box(stage).await?;
-    let result = session.run(ExecRequest::argv([&probe, "tm_daemon", "all", "60"]).timeout(Duration::from_secs(20))).await?;
+    let result = session
+        .run(ExecRequest::argv([&probe, "tm_daemon", "all", "60"]).timeout(Duration::from_secs(20)))
+        .await?;
     ensure!(result.exit.status == ExitStatus::Code(0), "the attack failed: {:?}", result.exit);
     let alive = host_state::processes_with(&probe)?;
     ensure!(alive.len() >= 8, "by design daemons live in a live session, but only {alive:?} do");
@@ -88,7 +91,9 @@ async fn tm_05_a_background_job_lives_as_long_as_its_session(stage: &Stage) -> C
     let session = stage.open(RootAccess::ReadOnly).await?;
     // Told from every other sleep on the machine by its fraction.
     let job = format!("300.{}", session.info.id.as_str().replace(|c: char| !c.is_ascii_digit(), ""));
-    let result = session.run(ExecRequest::shell(format!("(sleep {job} &) ; exit")).timeout(Duration::from_secs(20))).await?;
+    let result = session
+        .run(ExecRequest::shell(format!("(sleep {job} &) ; exit")).timeout(Duration::from_secs(20)))
+        .await?;
     ensure!(result.exit.status == ExitStatus::Code(0) && !result.exit.timed_out, "{:?}", result.exit);
     session.is_usable().await?;
     let alive = host_state::processes_with(&job)?;

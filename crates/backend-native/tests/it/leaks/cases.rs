@@ -4,17 +4,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sandcrate_backend::conformance::Check;
-use sandcrate_backend::{
-    Backend, DiskLimit, ExecRequest, ExitStatus, Mount, MountAccess, RootAccess, SessionId, SessionSpec,
-};
+use sandcrate_backend::{Backend, ExecRequest, Mount, MountAccess, SessionSpec};
 use sandcrate_backend_native::{NativeBackend, NativeConfig};
-use tokio::task::JoinSet;
 
-use super::census::{Census, back_to, instance_cgroups, launcher, settled};
+use super::census::{instance_cgroups, launcher};
+use super::ground::{Ground, POOL, fresh_spec, hard_quota, live_and_die, mounted, plain, writable_root};
 use crate::attacks::stage::{chain, ensure, eventually};
 use crate::host_state;
 
@@ -24,32 +21,55 @@ pub(super) struct Case {
     run: for<'a> fn(&'a Ground) -> Pin<Box<dyn Future<Output = Check> + 'a>>,
 }
 
-const POOL: usize = 2;
-/// Enough to overlap starts, commands and stops on two processors.
-const AT_A_TIME: usize = 6;
-
 pub(super) const ALL: &[Case] = &[
-    Case { name: "two_thousand_boxes_leave_nothing", needs_writable_root: false, run: |ground| Box::pin(two_thousand(ground)) },
-    Case { name: "boxes_with_a_hard_quota_leave_nothing", needs_writable_root: false, run: |ground| Box::pin(fifty(ground, hard_quota)) },
-    Case { name: "boxes_with_mounts_leave_nothing", needs_writable_root: false, run: |ground| Box::pin(fifty(ground, mounted)) },
-    Case { name: "boxes_with_a_writable_root_leave_nothing", needs_writable_root: true, run: |ground| Box::pin(fifty(ground, writable_root)) },
-    Case { name: "cancelled_starts_leave_nothing", needs_writable_root: false, run: |ground| Box::pin(cancelled_starts(ground)) },
-    Case { name: "refused_starts_leave_nothing", needs_writable_root: false, run: |ground| Box::pin(refused_starts(ground)) },
-    Case { name: "abandoned_commands_leave_nothing", needs_writable_root: false, run: |ground| Box::pin(abandoned_commands(ground)) },
-    Case { name: "a_killed_launcher_takes_its_boxes_and_another_follows", needs_writable_root: false, run: |ground| Box::pin(killed_launcher(ground)) },
+    Case {
+        name: "two_thousand_boxes_leave_nothing",
+        needs_writable_root: false,
+        run: |ground| Box::pin(two_thousand(ground)),
+    },
+    Case {
+        name: "boxes_with_a_hard_quota_leave_nothing",
+        needs_writable_root: false,
+        run: |ground| Box::pin(fifty(ground, hard_quota)),
+    },
+    Case {
+        name: "boxes_with_mounts_leave_nothing",
+        needs_writable_root: false,
+        run: |ground| Box::pin(fifty(ground, mounted)),
+    },
+    Case {
+        name: "boxes_with_a_writable_root_leave_nothing",
+        needs_writable_root: true,
+        run: |ground| Box::pin(fifty(ground, writable_root)),
+    },
+    Case {
+        name: "cancelled_starts_leave_nothing",
+        needs_writable_root: false,
+        run: |ground| Box::pin(cancelled_starts(ground)),
+    },
+    Case {
+        name: "refused_starts_leave_nothing",
+        needs_writable_root: false,
+        run: |ground| Box::pin(refused_starts(ground)),
+    },
+    Case {
+        name: "abandoned_commands_leave_nothing",
+        needs_writable_root: false,
+        run: |ground| Box::pin(abandoned_commands(ground)),
+    },
+    Case {
+        name: "a_killed_launcher_takes_its_boxes_and_another_follows",
+        needs_writable_root: false,
+        run: |ground| Box::pin(killed_launcher(ground)),
+    },
 ];
-
-/// One backend in a process of its own.
-pub(super) struct Ground {
-    backend: Arc<NativeBackend>,
-    scratch: std::path::PathBuf,
-}
 
 /// Runs a case to the end of its backend.
 pub(super) fn run(case: &Case, scratch: &Path) -> Check {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let outcome = runtime.block_on(async {
-        let config = NativeConfig { state_dir: scratch.join("state"), pool: POOL, ..NativeConfig::for_this_user() };
+        let config =
+            NativeConfig { state_dir: scratch.join("state"), pool: POOL, ..NativeConfig::for_this_user() };
         let backend = NativeBackend::open(config).await.map_err(|error| chain(&error))?;
         let ground = Ground { backend: Arc::new(backend), scratch: scratch.to_owned() };
         let outcome = (case.run)(&ground).await;
@@ -66,79 +86,6 @@ pub(super) fn run(case: &Case, scratch: &Path) -> Check {
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
     outcome
-}
-
-fn fresh_spec() -> Result<SessionSpec, String> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let id = SessionId::new(format!("leak-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
-    id.map(SessionSpec::new).map_err(|error| error.to_string())
-}
-
-/// Start, one command, stop.
-async fn live_and_die(backend: &NativeBackend, spec: SessionSpec) -> Check {
-    let id = spec.id.clone();
-    backend.start(spec).await.map_err(|error| format!("start: {}", chain(&error)))?;
-    let exec = backend.exec(&id, ExecRequest::argv(["true"])).await.map_err(|error| format!("exec: {}", chain(&error)))?;
-    let result = exec.collect(4096).await.map_err(|error| format!("exec: {}", chain(&error)))?;
-    ensure!(result.exit.status == ExitStatus::Code(0), "true ended with {:?}", result.exit);
-    backend.stop(&id).await.map_err(|error| format!("stop: {}", chain(&error)))
-}
-
-impl Ground {
-    /// `count` boxes, several at a time.
-    async fn boxes(&self, count: usize, furnish: impl Fn(&Ground, &mut SessionSpec) -> Check) -> Check {
-        let mut running = JoinSet::new();
-        for _ in 0..count {
-            if running.len() >= AT_A_TIME {
-                joined(running.join_next().await)?;
-            }
-            let mut spec = fresh_spec()?;
-            furnish(self, &mut spec)?;
-            let backend = Arc::clone(&self.backend);
-            running.spawn(async move { live_and_die(&backend, spec).await });
-        }
-        while !running.is_empty() {
-            joined(running.join_next().await)?;
-        }
-        Ok(())
-    }
-
-    async fn settled(&self) -> Result<Census, String> {
-        settled(&self.scratch, POOL).await
-    }
-
-    async fn back_to(&self, before: &Census) -> Check {
-        back_to(before, &self.scratch).await
-    }
-}
-
-fn joined(task: Option<Result<Check, tokio::task::JoinError>>) -> Check {
-    task.unwrap_or(Ok(Ok(()))).map_err(|error| error.to_string())?
-}
-
-fn plain(_ground: &Ground, _spec: &mut SessionSpec) -> Check {
-    Ok(())
-}
-
-fn hard_quota(_ground: &Ground, spec: &mut SessionSpec) -> Check {
-    spec.limits.disk = DiskLimit::Hard(16 << 20);
-    Ok(())
-}
-
-fn writable_root(_ground: &Ground, spec: &mut SessionSpec) -> Check {
-    spec.root = RootAccess::Writable;
-    Ok(())
-}
-
-fn mounted(ground: &Ground, spec: &mut SessionSpec) -> Check {
-    for (name, target, access) in
-        [("one", "/workspace", MountAccess::ReadWrite), ("two", "/mnt/two", MountAccess::ReadOnly), ("one", "/mnt/one/deep", MountAccess::ReadOnly)]
-    {
-        let source = ground.scratch.join(name);
-        std::fs::create_dir_all(&source).map_err(|error| error.to_string())?;
-        spec.mounts.push(Mount { source, target: target.to_owned(), access });
-    }
-    Ok(())
 }
 
 async fn two_thousand(ground: &Ground) -> Check {
@@ -183,19 +130,30 @@ async fn refused_starts(ground: &Ground) -> Check {
     for round in 0..150 {
         let mut spec = fresh_spec()?;
         match round % 3 {
-            0 => spec.mounts.push(Mount { source: "/etc".into(), target: "/mnt/etc".to_owned(), access: MountAccess::ReadOnly }),
+            0 => spec.mounts.push(Mount {
+                source: "/etc".into(),
+                target: "/mnt/etc".to_owned(),
+                access: MountAccess::ReadOnly,
+            }),
             1 => spec.limits.memory_bytes = 1 << 20,
             // The storage's own directory cannot hold a mount of a file below a file.
             _ => {
                 let file = ground.scratch.join("file");
                 std::fs::write(&file, "x").map_err(|error| error.to_string())?;
                 for target in ["/workspace/file", "/workspace/file/below"] {
-                    spec.mounts.push(Mount { source: file.clone(), target: target.to_owned(), access: MountAccess::ReadWrite });
+                    spec.mounts.push(Mount {
+                        source: file.clone(),
+                        target: target.to_owned(),
+                        access: MountAccess::ReadWrite,
+                    });
                 }
             }
         }
         let id = spec.id.clone();
-        ensure!(ground.backend.start(spec).await.is_err(), "a start that must be refused succeeded: round {round}");
+        ensure!(
+            ground.backend.start(spec).await.is_err(),
+            "a start that must be refused succeeded: round {round}"
+        );
         ensure!(!ground.backend.is_alive(&id).await, "a refused session lives");
     }
     ground.boxes(4, plain).await?;
@@ -214,7 +172,11 @@ async fn abandoned_commands(ground: &Ground) -> Check {
         let mut kept = Vec::new();
         for _ in 0..3 {
             let request = ExecRequest::shell(script);
-            let running = tokio::time::timeout(Duration::from_micros(round * 211 % 9000), ground.backend.exec(&id, request)).await;
+            let running = tokio::time::timeout(
+                Duration::from_micros(round * 211 % 9000),
+                ground.backend.exec(&id, request),
+            )
+            .await;
             kept.extend(running.into_iter().filter_map(Result::ok));
         }
         // Some are dropped before the stop, some after.
@@ -244,7 +206,8 @@ async fn killed_launcher(ground: &Ground) -> Check {
     eventually("the commands run", up).await?;
     // By inode: a successor may well use the same names.
     let inode = |path: &Path| std::fs::metadata(path).map(|facts| facts.ino()).ok();
-    let old: Vec<_> = instance_cgroups(&ground.scratch)?.into_iter().map(|path| (inode(&path), path)).collect();
+    let old: Vec<_> =
+        instance_cgroups(&ground.scratch)?.into_iter().map(|path| (inode(&path), path)).collect();
     let victim = launcher()?;
     kill(victim)?;
     let dead = || async { Ok(host_state::processes_with(&marker)?.is_empty().then_some(())) };
@@ -258,10 +221,16 @@ async fn killed_launcher(ground: &Ground) -> Check {
         let ended = tokio::time::timeout(Duration::from_secs(10), command.collect(4096)).await;
         ensure!(ended.is_ok(), "a command of a dead box does not end");
     }
-    live_and_die(&ground.backend, fresh_spec()?).await.map_err(|error| format!("the next session: {error}"))?;
+    live_and_die(&ground.backend, fresh_spec()?)
+        .await
+        .map_err(|error| format!("the next session: {error}"))?;
     ensure!(launcher()? != victim, "the launcher is the killed one");
     for id in &sessions {
-        ground.backend.stop(id).await.map_err(|error| format!("stopping a dead session: {}", chain(&error)))?;
+        ground
+            .backend
+            .stop(id)
+            .await
+            .map_err(|error| format!("stopping a dead session: {}", chain(&error)))?;
     }
     let left = || old.iter().filter(|(was, path)| was.is_some() && inode(path) == *was).collect::<Vec<_>>();
     let swept = || async { Ok(left().is_empty().then_some(())) };

@@ -44,7 +44,9 @@ impl Census {
 
     /// Counts are equal, descriptors and memory as good as.
     fn is_no_more_than(&self, before: &Self) -> bool {
-        let exact = |census: &Self| (census.processes, census.cgroups, census.mounts, census.loop_devices, census.storages);
+        let exact = |census: &Self| {
+            (census.processes, census.cgroups, census.mounts, census.loop_devices, census.storages)
+        };
         let descriptors = self.descriptors.iter().zip(before.descriptors);
         let resident = self.resident.iter().zip(before.resident);
         exact(self) == exact(before)
