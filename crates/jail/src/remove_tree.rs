@@ -26,8 +26,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
             }
             let directory = open_directory(&top, name.as_bytes())?;
             for inner in empty_of_files(&directory)? {
-                lifted += 1;
-                lift(&directory, &inner, &top, &format!(".removing-{lifted}"))?;
+                lift(&directory, &inner, &top, &mut lifted)?;
             }
             unlinkat(&top, &name, AtFlags::REMOVEDIR)?;
         }
@@ -36,14 +35,20 @@ pub fn remove(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::rmdir(path)?)
 }
 
-fn lift(from: &OwnedFd, name: &CString, top: &OwnedFd, place: &str) -> io::Result<()> {
-    match renameat(from, name, top, place) {
-        // Moving a directory changes its `..`, so it must be writable itself.
-        Err(rustix::io::Errno::ACCESS) => {
-            open_directory(from, name.as_bytes())?;
-            Ok(renameat(from, name, top, place)?)
+/// Moves a subdirectory to the top, under a name that is free: a removal that was interrupted has left some.
+fn lift(from: &OwnedFd, name: &CString, top: &OwnedFd, lifted: &mut u64) -> io::Result<()> {
+    let mut opened = false;
+    loop {
+        *lifted += 1;
+        match renameat(from, name, top, format!(".removing-{lifted}")) {
+            Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => {}
+            // Moving a directory changes its `..`, so it must be writable itself.
+            Err(rustix::io::Errno::ACCESS) if !opened => {
+                open_directory(from, name.as_bytes())?;
+                opened = true;
+            }
+            other => return Ok(other?),
         }
-        other => Ok(other?),
     }
 }
 
@@ -110,6 +115,17 @@ mod tests {
             }
             here = open_directory(&here, b"d").unwrap();
         }
+        remove(&top).unwrap();
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn a_removal_that_was_interrupted_is_finished_by_the_next() {
+        let root = tempfile::tempdir().unwrap();
+        let top = root.path().join("top");
+        fs::create_dir_all(top.join(".removing-1/a/b")).unwrap();
+        fs::create_dir_all(top.join(".removing-2/c/d")).unwrap();
+        fs::create_dir_all(top.join("e/f/g")).unwrap();
         remove(&top).unwrap();
         assert!(!top.exists());
     }

@@ -5,8 +5,8 @@
 //! cannot hold for an ordinary user stands in [`exceptions::EXCEPTIONS`] and nowhere else.
 //!
 //! TM-07 (the host's clock set while a command runs) has no trial: setting the clock would harm everything else on
-//! the machine, and a search of the sources proves nothing. Deadlines are `tokio::time`, which is
-//! `CLOCK_MONOTONIC` by `std::time::Instant`; CONTRIBUTING says to keep it so.
+//! the machine, and a search of the sources proves nothing. Deadlines are `tokio::time`, which rests on
+//! `std::time::Instant`, which is `CLOCK_MONOTONIC` on Linux and not changed by clock_settime(2).
 
 mod api;
 mod exceptions;

@@ -16,6 +16,7 @@ mod signals;
 mod sizes;
 mod skip;
 mod source_tree;
+mod sudden_death;
 mod terminal;
 mod toolchains;
 mod unsafe_code;

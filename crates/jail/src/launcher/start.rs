@@ -1,5 +1,6 @@
 //! How a launcher comes to life: leave the daemon's terminal, open what lies outside, build the template.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -15,7 +16,8 @@ use crate::cgroup::{Discovery, Parent, Placement};
 use crate::channel::Channel;
 use crate::identity::{HOST_BASE, ID_COUNT, IdMapping};
 use crate::message::{Failure, LauncherConfig, LauncherReply, Step};
-use crate::{template, userns};
+use crate::template::{self, Template};
+use crate::userns;
 
 pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher, Failure> {
     // Ctrl-C at a terminal is for the daemon; it decides what becomes of the boxes.
@@ -29,36 +31,58 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
     let mut enforcement = Enforcement::new();
     let cgroups = open_cgroups(&config, &mut enforcement);
     let mapping = IdMapping::for_this_user();
+    let ready = build_home(&proof, mapping, &config)
+        .and_then(|home| control.send(&LauncherReply::Ready { enforcement }, &[]).step("reporting to the daemon").map(|()| home));
+    match ready {
+        Ok(Home { host_mounts, own_mounts, template, events }) => Ok(Launcher {
+            proof,
+            control,
+            events,
+            mapping,
+            host_mounts,
+            own_mounts,
+            template,
+            cgroups,
+            filters: HashMap::new(),
+            boxes: HashMap::new(),
+            idmaps: HashMap::new(),
+        }),
+        Err(failure) => {
+            // A daemon that died meanwhile, for one: nobody else knows of these.
+            if let Some(cgroups) = cgroups {
+                let _ = cgroups.remove();
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Where a launcher lives, and where it came from.
+struct Home {
+    host_mounts: OwnedFd,
+    own_mounts: OwnedFd,
+    template: Template,
+    events: OwnedFd,
+}
+
+fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfig) -> Result<Home, Failure> {
     if let IdMapping::Single { uid, gid } = mapping {
-        enter_user_namespace(&proof, uid, gid)?;
+        enter_user_namespace(proof, uid, gid)?;
     }
     let host_mounts = mount_namespace()?;
-    unshare(&proof, libc::CLONE_NEWNS).step("making a mount namespace")?;
+    unshare(proof, libc::CLONE_NEWNS).step("making a mount namespace")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("making mounts private")?;
     let idmap = match mapping {
         IdMapping::Range => {
             let map = format!("0 {HOST_BASE} {ID_COUNT}\n");
-            Some(userns::make(&proof, &map, &map).step("making an id map")?)
+            Some(userns::make(proof, &map, &map).step("making an id map")?)
         }
         IdMapping::Single { .. } => None,
     };
     let template = template::build(idmap.as_ref().map(AsFd::as_fd), &config.directory)?;
     let own_mounts = mount_namespace()?;
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).step("making an event queue")?;
-    control.send(&LauncherReply::Ready { enforcement }, &[]).step("reporting to the daemon")?;
-    Ok(Launcher {
-        proof,
-        control,
-        events,
-        mapping,
-        host_mounts,
-        own_mounts,
-        template,
-        cgroups,
-        filters: std::collections::HashMap::new(),
-        boxes: std::collections::HashMap::new(),
-        idmaps: std::collections::HashMap::new(),
-    })
+    Ok(Home { host_mounts, own_mounts, template, events })
 }
 
 fn mount_namespace() -> Result<OwnedFd, Failure> {
