@@ -58,16 +58,29 @@ impl Measurements {
         })
     }
 
-    /// How many times `basis` a row is. Taken round by round where both were measured in the same rounds, so that
-    /// a load that comes and goes weighs on both sides alike.
+    /// How many times `basis` a row is, by the medians.
     pub(crate) fn ratio(&self, row: Row, basis: Row) -> Option<f64> {
+        self.ratio_at(row, basis, 0.5)
+    }
+
+    /// The same by the fastest tenth: what is left of the ratio when nothing else runs on the machine.
+    pub(crate) fn undisturbed_ratio(&self, row: Row, basis: Row) -> Option<f64> {
+        self.ratio_at(row, basis, 0.1)
+    }
+
+    /// Taken round by round where both were measured in the same rounds, so that a load that comes and goes weighs
+    /// on both sides alike.
+    fn ratio_at(&self, row: Row, basis: Row, part: f64) -> Option<f64> {
         let (ours, theirs) = (self.rounds.get(&row)?, self.rounds.get(&basis)?);
+        let over_rounds =
+            |rounds: &[Vec<f64>]| rounds.iter().map(|samples| percentile(samples, part)).collect::<Vec<_>>();
+        let (ours, theirs) = (over_rounds(ours), over_rounds(theirs));
         if ours.len() == theirs.len() {
-            let pairs = ours.iter().zip(theirs);
-            let ratios = pairs.map(|(ours, theirs)| percentile(ours, 0.5) / percentile(theirs, 0.5));
-            return Some(median(&ratios.collect::<Vec<_>>()));
+            return Some(median(
+                &ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>(),
+            ));
         }
-        Some(self.summary(row)?.p50 / self.summary(basis)?.p50)
+        Some(median(&ours) / median(&theirs))
     }
 }
 

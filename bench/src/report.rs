@@ -20,6 +20,7 @@ struct Line {
     #[serde(flatten)]
     summary: Summary,
     ratio: Option<f64>,
+    undisturbed_ratio: Option<f64>,
     ratio_to: Option<&'static str>,
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn print(options: &Options, measured: &Measurements, verdicts: &[Verd
         fs::write(path, serde_json::to_vec_pretty(&document)?)
             .with_context(|| format!("writing {}", path.display()))?;
     }
-    let mut cells = vec![["what", "unit", "p50", "p10", "p95", "ratio"].map(str::to_owned)];
+    let mut cells = vec![["what", "unit", "p50", "p10", "p95", "ratio", "of the p10s"].map(str::to_owned)];
     cells.extend(document.rows.iter().map(Line::cells));
     let mut out = io::stdout().lock();
     writeln!(out, "{}\n", document.machine)?;
@@ -51,22 +52,21 @@ pub(crate) fn print(options: &Options, measured: &Measurements, verdicts: &[Verd
 fn lines(measured: &Measurements) -> Vec<Line> {
     let line = |row: Row| {
         let about = row.description();
-        let ratio = about.basis.and_then(|(basis, _)| measured.ratio(row, basis));
-        let ratio_to = about.basis.map(|(_, name)| name);
         Some(Line {
             row,
             what: about.what,
             unit: about.unit,
             summary: measured.summary(row)?,
-            ratio,
-            ratio_to,
+            ratio: about.basis.and_then(|(basis, _)| measured.ratio(row, basis)),
+            undisturbed_ratio: about.basis.and_then(|(basis, _)| measured.undisturbed_ratio(row, basis)),
+            ratio_to: about.basis.map(|(_, name)| name),
         })
     };
     measured.rows().filter_map(line).collect()
 }
 
 impl Line {
-    fn cells(&self) -> [String; 6] {
+    fn cells(&self) -> [String; 7] {
         let figure = |value: f64| {
             // Four digits say enough, and more would claim more than a shared machine gives.
             let decimals = if value.abs() >= 100.0 {
@@ -78,10 +78,19 @@ impl Line {
             };
             format!("{value:.decimals$}")
         };
-        let ratio =
-            self.ratio.zip(self.ratio_to).map_or(String::new(), |(ratio, to)| format!("{ratio:.2} {to}"));
+        let ratio = |ratio: Option<f64>| {
+            ratio.zip(self.ratio_to).map_or(String::new(), |(ratio, to)| format!("{ratio:.2} {to}"))
+        };
         let Summary { p50, p10, p95, .. } = self.summary;
-        [self.what.to_owned(), self.unit.to_owned(), figure(p50), figure(p10), figure(p95), ratio]
+        [
+            self.what.to_owned(),
+            self.unit.to_owned(),
+            figure(p50),
+            figure(p10),
+            figure(p95),
+            ratio(self.ratio),
+            ratio(self.undisturbed_ratio),
+        ]
     }
 }
 

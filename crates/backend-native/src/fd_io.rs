@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use rustix::buffer::spare_capacity;
 use sandcrate_sys::reactor::watch;
 use tokio::io::unix::AsyncFd;
 
@@ -26,28 +27,24 @@ impl FdIo {
 
     /// The next bytes; empty at the end. A terminal whose programs are gone is at its end.
     pub(crate) async fn read(&self) -> io::Result<Bytes> {
-        let mut buffer = BytesMut::zeroed(CHUNK);
-        let read = self
-            .inner
-            .async_io(tokio::io::Interest::READABLE, |fd| match rustix::io::read(fd, &mut buffer[..]) {
+        // Not cleared: most reads are short, and only the pages that are filled should be touched.
+        let mut buffer = Vec::with_capacity(CHUNK);
+        self.inner
+            .async_io(tokio::io::Interest::READABLE, |fd| match rustix::io::read(fd, spare_capacity(&mut buffer)) {
                 Err(rustix::io::Errno::IO) => Ok(0),
                 other => other.map_err(io::Error::from),
             })
             .await?;
-        buffer.truncate(read);
-        Ok(buffer.freeze())
+        Ok(compact(buffer))
     }
 
     /// What is there now, without waiting: None when nothing is.
     pub(crate) fn read_now(&self, most: usize) -> io::Result<Option<Bytes>> {
-        let mut buffer = BytesMut::zeroed(most.min(CHUNK));
-        match rustix::io::read(self.inner.get_ref(), &mut buffer[..]) {
+        let mut buffer = Vec::with_capacity(most.min(CHUNK));
+        match rustix::io::read(self.inner.get_ref(), spare_capacity(&mut buffer)) {
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(rustix::io::Errno::IO) => Ok(Some(Bytes::new())),
-            other => {
-                buffer.truncate(other?);
-                Ok(Some(buffer.freeze()))
-            }
+            other => other.map(|_| Some(compact(buffer))).map_err(io::Error::from),
         }
     }
 
@@ -70,4 +67,9 @@ impl FdIo {
     pub(crate) fn get_ref(&self) -> &OwnedFd {
         self.inner.get_ref()
     }
+}
+
+/// A short read must not hold on to a whole chunk while it waits for its reader.
+fn compact(buffer: Vec<u8>) -> Bytes {
+    if buffer.len() < CHUNK / 4 { Bytes::copy_from_slice(&buffer) } else { Bytes::from(buffer) }
 }

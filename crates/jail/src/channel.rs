@@ -96,7 +96,8 @@ fn send_packet(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<
 
 /// Receives one message from a channel's socket; `None` when the peer is gone.
 pub fn recv<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-    let mut packet = vec![0; INLINE_BYTES + 1];
+    // On the stack: every message of a warm command passes here.
+    let mut packet = [0; INLINE_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut packet)], &mut control, RecvFlags::CMSG_CLOEXEC)?;

@@ -11,13 +11,16 @@ use rustix::fs::AtFlags;
 
 use super::dir::{make_dir, open_dir};
 use super::kill::kill_all;
-use super::{CpuTime, usage};
+use super::usage::{self, Counter};
+use super::CpuTime;
 
 #[derive(Debug)]
 pub struct CommandCgroup {
     run: OwnedFd,
     name: String,
     dir: OwnedFd,
+    events: Counter,
+    stat: Option<Counter>,
 }
 
 impl CommandCgroup {
@@ -25,8 +28,14 @@ impl CommandCgroup {
     pub fn create(run_dir: BorrowedFd<'_>, n: u32) -> io::Result<Self> {
         let (run, name) = (run_dir.try_clone_to_owned()?, n.to_string());
         make_dir(run_dir, &name)?;
-        match open_dir(run_dir, &name) {
-            Ok(dir) => Ok(Self { run, name, dir }),
+        let open = || {
+            let dir = open_dir(run_dir, &name)?;
+            let events = Counter::open(dir.as_fd(), "cgroup.events")?;
+            let stat = Counter::open(dir.as_fd(), "cpu.stat").ok();
+            Ok((dir, events, stat))
+        };
+        match open() {
+            Ok((dir, events, stat)) => Ok(Self { run, name, dir, events, stat }),
             Err(error) => {
                 rustix::fs::unlinkat(run_dir, &name, AtFlags::REMOVEDIR)?;
                 Err(error)
@@ -41,12 +50,12 @@ impl CommandCgroup {
 
     /// Of the whole tree, also of processes that nobody waited for.
     pub fn cpu(&self) -> Option<CpuTime> {
-        usage::cpu_time(&super::dir::read_file(self.dir(), "cpu.stat").ok()?)
+        self.stat.as_ref()?.read(usage::cpu_time)
     }
 
     /// Whether any process of the command's tree is left.
     pub fn populated(&self) -> io::Result<bool> {
-        usage::event(self.dir(), "populated")
+        self.events.read(|text| usage::flag(text, "populated")).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     pub fn kill(&self) -> io::Result<()> {

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
 use tempfile::TempDir;
@@ -407,7 +406,6 @@ fn usage_is_read_from_v2_files() {
             "low 0\noom 3\noom_kill 2\noom_group_kill 0\n",
         ),
         ("pids.events", "max 8\n"),
-        ("cpu.stat", "usage_usec 30\nuser_usec 10\nsystem_usec 20\n"),
     ] {
         host.file(&format!("{dir}/{file}"), text);
     }
@@ -417,11 +415,9 @@ fn usage_is_read_from_v2_files() {
     assert_eq!(reader.tmpfs_bytes(), Some(77));
     assert_eq!(reader.oom_kills(), Some(2));
     assert_eq!(reader.pids_refused(), Some(8));
-    let (user, system) = (Duration::from_micros(10), Duration::from_micros(20));
-    assert_eq!(reader.cpu(), Some(CpuTime { user, system }));
 
     let nothing = UsageReader::new(vec![]);
-    assert_eq!((nothing.peak_memory_bytes(), nothing.cpu()), (None, None));
+    assert_eq!((nothing.peak_memory_bytes(), nothing.oom_kills()), (None, None));
     assert!(!nothing.reset_peak());
 }
 

@@ -114,6 +114,8 @@ impl Launcher {
     /// from there.
     fn overlay(&self, lower: &str, upper: &str, work: &str) -> std::io::Result<OwnedFd> {
         let mut options = vec![("source", "overlay"), ("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
+        // The files go with the session: without this, its end would sync the whole disk beneath.
+        options.push(("volatile", ""));
         if self.mapping.is_rootless() {
             options.push(("userxattr", ""));
         } else {
