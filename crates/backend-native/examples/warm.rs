@@ -31,7 +31,12 @@ fn main() {
         }
         for (name, times) in ["start", "exec", "stop"].iter().zip(&mut times) {
             times.sort();
-            eprintln!("{name}: p10 {:?} p50 {:?} p95 {:?}", times[times.len() / 10], times[times.len() / 2], times[times.len() * 95 / 100]);
+            eprintln!(
+                "{name}: p10 {:?} p50 {:?} p95 {:?}",
+                times[times.len() / 10],
+                times[times.len() / 2],
+                times[times.len() * 95 / 100]
+            );
         }
         backend.shutdown().await;
     });

@@ -8,8 +8,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 use rustix::process::getpid;
 use sandcrate_backend::{
-    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, SessionId, SessionInfo,
-    SessionSpec, SweepReport,
+    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, SessionId,
+    SessionInfo, SessionSpec, SweepReport,
 };
 use sandcrate_jail::NetworkMode;
 use sandcrate_jail::identity::IdMapping;
@@ -18,7 +18,7 @@ use sandcrate_protocol::{Control, Enforcement};
 use tokio::task::JoinSet;
 
 use crate::NAME;
-use crate::boxes::{Pool, PreparedBox};
+use crate::boxes::Pool;
 use crate::config::NativeConfig;
 use crate::instance::{self, Instance};
 use crate::launcher::{Launcher, lock};
@@ -52,7 +52,10 @@ impl NativeBackend {
     /// Takes a place in the state directory and starts a launcher. What dead instances left is swept meanwhile.
     pub async fn open(config: NativeConfig) -> Result<Self, BackendError> {
         let instance = Instance::create(&config.state_dir).map_err(|error| {
-            BackendError::failed(format!("taking a place in the state directory {}", config.state_dir.display()), error)
+            BackendError::failed(
+                format!("taking a place in the state directory {}", config.state_dir.display()),
+                error,
+            )
         })?;
         let launcher = Arc::new(spawn_launcher(&config, &instance)?);
         let mut tasks = JoinSet::new();
@@ -72,6 +75,9 @@ impl NativeBackend {
             instance,
             config,
         };
+        // While the launcher starts.
+        let launcher = backend.launcher()?;
+        launcher.ensure_policy(NetworkMode::Off).await?;
         backend.fill_pool();
         Ok(backend)
     }
@@ -123,11 +129,7 @@ impl NativeBackend {
         let plan = plan(&spec, self.mapping, &sources, &storage, &common)?;
         let made = Ingredients { spec, mapping: self.mapping, sources, storage, common, plan, started };
         let ready = if network == NetworkMode::Off { self.pool.take(&launcher) } else { None };
-        let prepared = match ready {
-            Some(prepared) => prepared,
-            None => PreparedBox::make(launcher, network).await?,
-        };
-        Session::start(made, prepared).await
+        Session::start(made, launcher, ready).await
     }
 
     /// Off the async threads: a check may have to walk a directory.
@@ -137,8 +139,12 @@ impl NativeBackend {
         }
         let mounts = spec.mounts.clone();
         let state: Vec<PathBuf> = self.config.state_dir.canonicalize().into_iter().collect();
-        let opened = tokio::task::spawn_blocking(move || mounts.iter().map(|mount| open_source(mount, &state)).collect());
-        opened.await.unwrap_or_else(|error| Err(BackendError::failed("checking mounts", std::io::Error::other(error))))
+        let opened = tokio::task::spawn_blocking(move || {
+            mounts.iter().map(|mount| open_source(mount, &state)).collect()
+        });
+        opened.await.unwrap_or_else(|error| {
+            Err(BackendError::failed("checking mounts", std::io::Error::other(error)))
+        })
     }
 }
 
@@ -182,7 +188,9 @@ impl Backend for NativeBackend {
             host_mounts: true,
             hard_disk_quota: self.mapping.is_rootless() || crate::storage::has_images(),
             // Known once the launcher is up; until then nothing is promised.
-            kill_one_command: lock(&self.launcher).known().is_some_and(|held| held.holds(Control::CommandKill)),
+            kill_one_command: lock(&self.launcher)
+                .known()
+                .is_some_and(|held| held.holds(Control::CommandKill)),
         }
     }
 
@@ -255,7 +263,11 @@ impl Backend for NativeBackend {
             if let Slot::Live(session) = slot
                 && let Err(error) = session.stop().await
             {
-                tracing::warn!(session.id = session.id.as_str(), error = &error as &dyn std::error::Error, "a session did not end cleanly");
+                tracing::warn!(
+                    session.id = session.id.as_str(),
+                    error = &error as &dyn std::error::Error,
+                    "a session did not end cleanly"
+                );
             }
         }
         self.pool.drain();

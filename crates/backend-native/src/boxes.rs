@@ -48,23 +48,44 @@ impl Drop for Life {
     }
 }
 
-impl PreparedBox {
-    pub(crate) async fn make(launcher: Arc<Launcher>, network: NetworkMode) -> Result<Self, BackendError> {
+/// A box that has been asked for: what comes next can be sent right behind.
+#[derive(Debug)]
+pub(crate) struct NascentBox {
+    launcher: Arc<Launcher>,
+    pub(crate) box_id: u64,
+    replies: Replies,
+    control: AsyncChannel,
+}
+
+impl NascentBox {
+    pub(crate) async fn ask(launcher: Arc<Launcher>, network: NetworkMode) -> Result<Self, BackendError> {
         launcher.ready().await?;
         let failed = |error| BackendError::failed("making init's channel", error);
         let (ours, theirs) = Channel::pair().map_err(failed)?;
         let control = AsyncChannel::new(ours).map_err(failed)?;
-        let (box_id, mut replies) = launcher.prepare(network, OwnedFd::from(theirs)).await?;
-        let (_, fds) = replies.next().await?;
+        let (box_id, replies) = launcher.prepare(network, OwnedFd::from(theirs)).await?;
+        Ok(Self { launcher, box_id, replies, control })
+    }
+
+    /// Waits until init is prepared.
+    pub(crate) async fn born(mut self) -> Result<PreparedBox, BackendError> {
+        let (_, fds) = self.replies.next().await?;
         let mut fds = fds.into_iter();
         let life = Life(fds.next().ok_or_else(|| unavailable("the launcher sent no pidfd"))?);
         let usage = UsageReader::new(fds.collect());
-        let made = Self { launcher, box_id, replies, control, life, usage };
-        match made.control.recv::<InitReply>().await {
-            Ok(Some((InitReply::Prepared, _))) => Ok(made),
+        let Self { launcher, box_id, replies, control } = self;
+        let born = PreparedBox { launcher, box_id, replies, control, life, usage };
+        match born.control.recv::<InitReply>().await {
+            Ok(Some((InitReply::Prepared, _))) => Ok(born),
             Ok(Some((InitReply::Failed { failure }, _))) => Err(step_failed(&failure)),
             _ => Err(unavailable("the box's init ended while it was being prepared")),
         }
+    }
+}
+
+impl PreparedBox {
+    pub(crate) async fn make(launcher: Arc<Launcher>, network: NetworkMode) -> Result<Self, BackendError> {
+        NascentBox::ask(launcher, network).await?.born().await
     }
 }
 

@@ -31,7 +31,8 @@ impl NativeConfig {
 }
 
 fn default_state_dir() -> PathBuf {
-    if let Some(named) = std::env::var_os(NativeConfig::STATE_DIR_VARIABLE).filter(|value| !value.is_empty()) {
+    if let Some(named) = std::env::var_os(NativeConfig::STATE_DIR_VARIABLE).filter(|value| !value.is_empty())
+    {
         return PathBuf::from(named);
     }
     if rustix::process::geteuid().is_root() {
@@ -41,6 +42,8 @@ fn default_state_dir() -> PathBuf {
     match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
         (Some(state), _) => state.join("sandcrate"),
         (None, Some(home)) => home.join(".local/state/sandcrate"),
-        (None, None) => std::env::temp_dir().join(format!("sandcrate-{}", rustix::process::geteuid().as_raw())),
+        (None, None) => {
+            std::env::temp_dir().join(format!("sandcrate-{}", rustix::process::geteuid().as_raw()))
+        }
     }
 }

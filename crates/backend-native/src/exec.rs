@@ -13,8 +13,9 @@ use rustix::fs::{Gid, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::termios::{Winsize, tcsetwinsize};
 use sandcrate_backend::{
-    BackendError, Command, ExecControl, ExecEvent, ExecExit, ExecRequest, Execution, ExecutionEnds, ExitStatus, LimitHit,
-    MAX_STRING_BYTES, MemoryScope, PtySize, StdinMode, Stream, Usage, check_start_size, merge_env,
+    BackendError, Command, ExecControl, ExecEvent, ExecExit, ExecRequest, Execution, ExecutionEnds,
+    ExitStatus, LimitHit, MAX_STRING_BYTES, MemoryScope, PtySize, StdinMode, Stream, Usage, check_start_size,
+    merge_env,
 };
 use sandcrate_jail::EXECUTING;
 use sandcrate_jail::message::{EndStatus, Failure, InitReply, InitRequest, ProcessEnd, StartCommand};
@@ -107,7 +108,11 @@ fn start_command(session: &Session, request: &ExecRequest) -> Result<StartComman
 
 /// Our ends of the streams.
 enum Streams {
-    Pipes { stdin: Option<FdIo>, stdout: FdIo, stderr: FdIo },
+    Pipes {
+        stdin: Option<FdIo>,
+        stdout: FdIo,
+        stderr: FdIo,
+    },
     /// Still to come from init.
     Terminal,
 }
@@ -183,7 +188,9 @@ struct Course {
 impl Driver {
     async fn run(mut self, streams: Streams) {
         let (stdin, stdout, stderr) = match streams {
-            Streams::Pipes { stdin, stdout, stderr } => (stdin.map(Arc::new), Some(Arc::new(stdout)), Some(stderr)),
+            Streams::Pipes { stdin, stdout, stderr } => {
+                (stdin.map(Arc::new), Some(Arc::new(stdout)), Some(stderr))
+            }
             Streams::Terminal => match self.terminal().await {
                 Ok(master) => (Some(Arc::clone(&master)), Some(master), None),
                 Err(error) => {
@@ -223,7 +230,9 @@ impl Driver {
         match self.replies.recv().await {
             Some((InitReply::Terminal { .. }, fds)) => {
                 let master = fds.into_iter().next().ok_or_else(|| self.session.ended_error())?;
-                Ok(Arc::new(FdIo::new(master).map_err(|error| BackendError::failed("taking the terminal", error))?))
+                Ok(Arc::new(
+                    FdIo::new(master).map_err(|error| BackendError::failed("taking the terminal", error))?,
+                ))
             }
             Some((InitReply::StartFailed { failure, .. }, _)) => Err(start_error(&failure, &self.program)),
             _ => Err(self.session.ended_error()),
@@ -307,7 +316,8 @@ impl Driver {
         }
         limits_hit.extend(course.over_disk);
         let session_peak = usage.peak_memory_bytes().filter(|_| self.baseline.peak_reset);
-        let peak = session_peak.map_or((end.peak_rss_bytes, MemoryScope::Process), |peak| (peak, MemoryScope::Session));
+        let peak = session_peak
+            .map_or((end.peak_rss_bytes, MemoryScope::Process), |peak| (peak, MemoryScope::Session));
         ExecEvent::Exit(ExecExit {
             status: match end.status {
                 EndStatus::Code(code) => ExitStatus::Code(code),
@@ -335,7 +345,11 @@ fn resize(terminal: Option<&FdIo>, size: PtySize) {
 }
 
 /// Moves input to the program until either side has had enough.
-async fn feed(stdin: Option<Arc<FdIo>>, mut input: mpsc::Receiver<bytes::Bytes>, mut finished: watch::Receiver<bool>) {
+async fn feed(
+    stdin: Option<Arc<FdIo>>,
+    mut input: mpsc::Receiver<bytes::Bytes>,
+    mut finished: watch::Receiver<bool>,
+) {
     let Some(stdin) = stdin else { return };
     let work = async {
         while let Some(data) = input.recv().await {
@@ -458,5 +472,8 @@ fn start_error(failure: &Failure, program: &str) -> BackendError {
 }
 
 fn too_many() -> BackendError {
-    BackendError::LimitExceeded { what: "starting another process".to_owned(), limit: "the session's process limit".to_owned() }
+    BackendError::LimitExceeded {
+        what: "starting another process".to_owned(),
+        limit: "the session's process limit".to_owned(),
+    }
 }

@@ -30,9 +30,11 @@ impl FdIo {
         // Not cleared: most reads are short, and only the pages that are filled should be touched.
         let mut buffer = Vec::with_capacity(CHUNK);
         self.inner
-            .async_io(tokio::io::Interest::READABLE, |fd| match rustix::io::read(fd, spare_capacity(&mut buffer)) {
-                Err(rustix::io::Errno::IO) => Ok(0),
-                other => other.map_err(io::Error::from),
+            .async_io(tokio::io::Interest::READABLE, |fd| {
+                match rustix::io::read(fd, spare_capacity(&mut buffer)) {
+                    Err(rustix::io::Errno::IO) => Ok(0),
+                    other => other.map_err(io::Error::from),
+                }
             })
             .await?;
         Ok(compact(buffer))
@@ -50,14 +52,17 @@ impl FdIo {
 
     /// Bytes that wait to be read.
     pub(crate) fn waiting(&self) -> usize {
-        rustix::io::ioctl_fionread(self.inner.get_ref()).map_or(0, |count| usize::try_from(count).unwrap_or(0))
+        rustix::io::ioctl_fionread(self.inner.get_ref())
+            .map_or(0, |count| usize::try_from(count).unwrap_or(0))
     }
 
     pub(crate) async fn write_all(&self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             let written = self
                 .inner
-                .async_io(tokio::io::Interest::WRITABLE, |fd| rustix::io::write(fd, data).map_err(io::Error::from))
+                .async_io(tokio::io::Interest::WRITABLE, |fd| {
+                    rustix::io::write(fd, data).map_err(io::Error::from)
+                })
                 .await?;
             data = &data[written..];
         }

@@ -33,12 +33,16 @@ pub(crate) async fn perform(session: &Arc<Session>, request: FileRequest) -> Res
                 let _ = pipe.write_all(&data).await;
                 Bytes::new()
             }
-            (Some(pipe), _) => read_all(&pipe).await.map_err(|error| BackendError::failed("reading from the box", error))?,
+            (Some(pipe), _) => {
+                read_all(&pipe).await.map_err(|error| BackendError::failed("reading from the box", error))?
+            }
             (None, _) => Bytes::new(),
         };
         match replies.recv().await {
             Some((InitReply::FileDone { outcome: Ok(outcome), .. }, _)) => Ok(reply(outcome, data)),
-            Some((InitReply::FileDone { outcome: Err(failure), .. }, _)) => Err(file_error(name, &path, &failure)),
+            Some((InitReply::FileDone { outcome: Err(failure), .. }, _)) => {
+                Err(file_error(name, &path, &failure))
+            }
             _ => Err(session.ended_error()),
         }
     };
@@ -70,7 +74,8 @@ fn prepare(session: &Session, request: &FileRequest) -> Result<Prepared, Backend
         true => path.as_bytes().to_vec(),
         false => format!("{}/{path}", session.workdir).into_bytes(),
     };
-    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| BackendError::failed("making a pipe", error.into()));
+    let pipe =
+        || pipe_with(PipeFlags::CLOEXEC).map_err(|error| BackendError::failed("making a pipe", error.into()));
     let ours = |fd| FdIo::new(fd).map_err(|error| BackendError::failed("making a pipe", error));
     Ok(match request {
         FileRequest::Stat { path } => (FileOperation::Stat { path: at(path) }, None, None),
@@ -79,7 +84,11 @@ fn prepare(session: &Session, request: &FileRequest) -> Result<Prepared, Backend
         }
         FileRequest::Read { path, offset, limit } => {
             let (read, write) = pipe()?;
-            let operation = FileOperation::Read { path: at(path), offset: *offset, limit: (*limit).min(FileRequest::MAX_BYTES) };
+            let operation = FileOperation::Read {
+                path: at(path),
+                offset: *offset,
+                limit: (*limit).min(FileRequest::MAX_BYTES),
+            };
             (operation, Some(write), Some(ours(read)?))
         }
         FileRequest::Write { path, .. } => {
@@ -88,7 +97,9 @@ fn prepare(session: &Session, request: &FileRequest) -> Result<Prepared, Backend
         }
         FileRequest::MakeDir { path } => (FileOperation::MakeDir { path: at(path) }, None, None),
         FileRequest::Remove { path } => (FileOperation::Remove { path: at(path) }, None, None),
-        FileRequest::Rename { from, to } => (FileOperation::Rename { from: at(from), to: at(to) }, None, None),
+        FileRequest::Rename { from, to } => {
+            (FileOperation::Rename { from: at(from), to: at(to) }, None, None)
+        }
         _ => {
             return Err(BackendError::Unsupported {
                 backend: crate::NAME,

@@ -62,7 +62,10 @@ pub(crate) fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
     };
     for entry in entries {
         let lock_path = entry?.path();
-        let Some(name) = lock_path.file_name().and_then(|name| name.to_str()?.strip_suffix(LOCK_SUFFIX)) else { continue };
+        let Some(name) = lock_path.file_name().and_then(|name| name.to_str()?.strip_suffix(LOCK_SUFFIX))
+        else {
+            continue;
+        };
         let Ok(lock) = File::open(&lock_path) else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() || !is_at(&lock, &lock_path) {
             continue;
@@ -86,7 +89,9 @@ pub(crate) fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
 /// Ends and removes what is left in the cgroups of a dead instance or launcher; how many there were.
 pub(crate) fn sweep_cgroups(name: &str) -> u32 {
     let found = cgroup::Discovery::probe(Path::new("/"));
-    found.and_then(|found| cgroup::sweep(&found, name)).map_or(0, |swept| u32::try_from(swept).unwrap_or(u32::MAX))
+    found
+        .and_then(|found| cgroup::sweep(&found, name))
+        .map_or(0, |swept| u32::try_from(swept).unwrap_or(u32::MAX))
 }
 
 fn instances(state_dir: &Path) -> PathBuf {

@@ -1,6 +1,6 @@
 //! The daemon's handle of a launcher: requests by box, replies sorted to whoever waits, and its end noticed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::Child;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sandcrate_backend::BackendError;
 use sandcrate_jail::message::{Failure, FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
-use sandcrate_jail::{NetworkMode, spawn_launcher};
+use sandcrate_jail::{NetworkMode, compile_policy, spawn_launcher};
 use sandcrate_protocol::Enforcement;
 use tokio::sync::{mpsc, watch};
 
@@ -37,6 +37,8 @@ pub(crate) struct Launcher {
     state: watch::Receiver<State>,
     boxes: Arc<Mutex<HashMap<u64, mpsc::Sender<Reply>>>>,
     next_box: AtomicU64,
+    /// Networks whose policy the launcher has.
+    policies: Mutex<HashSet<NetworkMode>>,
 }
 
 /// What the launcher will say about one box.
@@ -52,7 +54,7 @@ impl Launcher {
         let (tell, state) = watch::channel(State::Starting);
         // Owned by the channel: it ends when that is closed, here or on the other side.
         tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, child));
-        Ok(Self { channel, state, boxes, next_box: AtomicU64::new(1) })
+        Ok(Self { channel, state, boxes, next_box: AtomicU64::new(1), policies: Mutex::default() })
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -79,7 +81,12 @@ impl Launcher {
     }
 
     /// Asks for a new box; its first reply is `Prepared`.
-    pub(crate) async fn prepare(&self, network: NetworkMode, control: OwnedFd) -> Result<(u64, Replies), BackendError> {
+    pub(crate) async fn prepare(
+        &self,
+        network: NetworkMode,
+        control: OwnedFd,
+    ) -> Result<(u64, Replies), BackendError> {
+        self.ensure_policy(network).await?;
         let box_id = self.next_box.fetch_add(1, Ordering::Relaxed);
         let (sender, replies) = mpsc::channel(REPLIES_PER_BOX);
         lock(&self.boxes).insert(box_id, sender);
@@ -87,7 +94,23 @@ impl Launcher {
         Ok((box_id, Replies(replies)))
     }
 
-    pub(crate) async fn furnish(&self, box_id: u64, order: FurnishOrder, fds: &[BorrowedFd<'_>]) -> Result<(), BackendError> {
+    /// Sends the policy of a network, once. While the launcher starts it is compiled here, on another core.
+    pub(crate) async fn ensure_policy(&self, network: NetworkMode) -> Result<(), BackendError> {
+        if !lock(&self.policies).insert(network) {
+            return Ok(());
+        }
+        let filters = compile_policy(network).map_err(|error| {
+            BackendError::failed("compiling the seccomp policy", std::io::Error::other(error))
+        })?;
+        self.request(&LauncherRequest::Policy { network, filters }, &[]).await
+    }
+
+    pub(crate) async fn furnish(
+        &self,
+        box_id: u64,
+        order: FurnishOrder,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), BackendError> {
         self.request(&LauncherRequest::Furnish { box_id, order }, fds).await
     }
 
@@ -105,9 +128,11 @@ impl Launcher {
     }
 
     async fn request(&self, request: &LauncherRequest, fds: &[BorrowedFd<'_>]) -> Result<(), BackendError> {
-        self.channel.send(request, fds).await.map_err(|error| unavailable(format!("the launcher is gone: {error}")))
+        self.channel
+            .send(request, fds)
+            .await
+            .map_err(|error| unavailable(format!("the launcher is gone: {error}")))
     }
-
 }
 
 impl Drop for Launcher {
@@ -122,7 +147,9 @@ impl Replies {
     pub(crate) async fn next(&mut self) -> Result<Reply, BackendError> {
         match self.0.recv().await {
             Some((LauncherReply::Failed { failure, .. }, _)) => Err(step_failed(&failure)),
-            Some((LauncherReply::Gone { status, .. }, _)) => Err(unavailable(format!("the box ended: {status}"))),
+            Some((LauncherReply::Gone { status, .. }, _)) => {
+                Err(unavailable(format!("the box ended: {status}")))
+            }
             Some(reply) => Ok(reply),
             None => Err(unavailable("the launcher ended")),
         }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sandcrate_backend::{
-    BackendError, DiskLimit, MountAccess, Network, RootAccess, SessionId, SessionInfo, SessionSpec, Strictness,
+    BackendError, DiskLimit, MountAccess, Network, RootAccess, SessionId, SessionInfo, SessionSpec,
+    Strictness,
 };
 use sandcrate_jail::cgroup;
 use sandcrate_jail::identity::IdMapping;
@@ -19,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::NAME;
-use crate::boxes::{Life, PreparedBox};
+use crate::boxes::{Life, NascentBox, PreparedBox};
 use crate::channel::AsyncChannel;
 use crate::launcher::{Launcher, lock, step_failed, unavailable};
 use crate::sources::Source;
@@ -89,11 +90,14 @@ pub(crate) fn network_mode(network: Network) -> NetworkMode {
 }
 
 impl Session {
-    /// Turns a prepared box into the session's.
-    pub(crate) async fn start(made: Ingredients, prepared: PreparedBox) -> Result<Arc<Self>, BackendError> {
+    /// Turns a box into the session's: a prepared one, or a new one.
+    pub(crate) async fn start(
+        made: Ingredients,
+        launcher: Arc<Launcher>,
+        ready: Option<PreparedBox>,
+    ) -> Result<Arc<Self>, BackendError> {
         let Ingredients { spec, mapping, sources, mut storage, common, plan, started } = made;
         let mut enforcement = common;
-        let PreparedBox { launcher, box_id, mut replies, control, life, usage } = prepared;
         let order = FurnishOrder {
             limits: cgroup::Limits {
                 memory_bytes: Some(spec.limits.memory_bytes),
@@ -107,8 +111,21 @@ impl Session {
             user: plan.user,
             sources: sources.iter().map(|source| source.mount.clone()).collect(),
         };
-        let fds: Vec<_> = storage.image.iter().chain(sources.iter().map(|source| &source.fd)).map(AsFd::as_fd).collect();
-        launcher.furnish(box_id, order, &fds).await?;
+        let fds: Vec<_> =
+            storage.image.iter().chain(sources.iter().map(|source| &source.fd)).map(AsFd::as_fd).collect();
+        let prepared = match ready {
+            Some(prepared) => {
+                launcher.furnish(prepared.box_id, order, &fds).await?;
+                prepared
+            }
+            None => {
+                // Both requests at once: the launcher furnishes while init prepares.
+                let nascent = NascentBox::ask(Arc::clone(&launcher), plan.network).await?;
+                launcher.furnish(nascent.box_id, order, &fds).await?;
+                nascent.born().await?
+            }
+        };
+        let PreparedBox { launcher, box_id, mut replies, control, life, usage } = prepared;
         let (_, mounts) = replies.next().await?;
         let (user, home) = (plan.user, plan.home.clone());
         let mounts: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
@@ -124,10 +141,14 @@ impl Session {
         // The mount holds it from here on.
         storage.image = None;
         storage.report(&mut enforcement);
-        enforcement.enforced(Control::Cleanup, "the launcher ends the box when its owner is gone; a parent death signal stands behind it");
+        enforcement.enforced(
+            Control::Cleanup,
+            "the launcher ends the box when its owner is gone; a parent death signal stands behind it",
+        );
         let accounted = accounted(&spec, &storage, &sources, &mut enforcement);
         require(&spec.strictness, &enforcement)?;
-        let info = SessionInfo { id: spec.id.clone(), backend: NAME, enforcement, start_time: started.elapsed() };
+        let info =
+            SessionInfo { id: spec.id.clone(), backend: NAME, enforcement, start_time: started.elapsed() };
         let control = Arc::new(control);
         let routes = Arc::new(Routes { waiting: Mutex::default(), ended: watch::channel(false).0 });
         let mut tasks = JoinSet::new();
@@ -171,7 +192,11 @@ impl Session {
         lock(&self.routes.waiting).remove(&task);
     }
 
-    pub(crate) async fn request(&self, request: &InitRequest, fds: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), BackendError> {
+    pub(crate) async fn request(
+        &self,
+        request: &InitRequest,
+        fds: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<(), BackendError> {
         self.control.send(request, fds).await.map_err(|_| self.ended_error())
     }
 
@@ -202,7 +227,10 @@ impl Session {
         }
         let storage = lock(&self.storage).take();
         match storage {
-            Some(storage) => storage.remove().await.map_err(|error| BackendError::failed("removing the session's files", error)),
+            Some(storage) => storage
+                .remove()
+                .await
+                .map_err(|error| BackendError::failed("removing the session's files", error)),
             None => Ok(()),
         }
     }
@@ -272,7 +300,9 @@ fn require(strictness: &Strictness, enforcement: &Enforcement) -> Result<(), Bac
     let Strictness::Require(controls) = strictness else { return Ok(()) };
     for control in controls {
         if !enforcement.holds(*control) {
-            let why = enforcement.get(*control).map_or("nothing is known of it".to_owned(), |finding| finding.by.clone());
+            let why = enforcement
+                .get(*control)
+                .map_or("nothing is known of it".to_owned(), |finding| finding.by.clone());
             return Err(BackendError::Unenforceable { control: *control, why });
         }
     }
@@ -301,7 +331,11 @@ fn accounted(
             enforcement.record(Control::Disk, State::Degraded, by);
             return Some((shared, bytes));
         }
-        enforcement.record(Control::Disk, State::Degraded, by("not counted, ask for a quota to have them counted"));
+        enforcement.record(
+            Control::Disk,
+            State::Degraded,
+            by("not counted, ask for a quota to have them counted"),
+        );
     }
     storage.accounted_limit().map(|bytes| (vec![storage.directory.clone()], bytes))
 }

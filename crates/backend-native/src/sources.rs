@@ -24,10 +24,11 @@ const MAX_SCANNED: u64 = 2_000_000;
 /// Opens and checks one source. Blocks: walks a directory that is to be shared for writing.
 pub(crate) fn open_source(wanted: &Mount, own_state: &[PathBuf]) -> Result<Source, BackendError> {
     let denied = |rule: String| BackendError::MountDenied { path: wanted.source.clone(), rule };
-    let fd = open(&wanted.source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
-        rustix::io::Errno::NOENT => denied("it does not exist".to_owned()),
-        error => denied(format!("it cannot be opened: {error}")),
-    })?;
+    let fd =
+        open(&wanted.source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
+            rustix::io::Errno::NOENT => denied("it does not exist".to_owned()),
+            error => denied(format!("it cannot be opened: {error}")),
+        })?;
     // Where the descriptor really is, whatever links led there.
     let canonical = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)))
         .map_err(|error| BackendError::failed("resolving a mount source", error))?;
@@ -79,7 +80,9 @@ fn refuse_setuid_files(root: &Path) -> io::Result<()> {
             for entry in std::fs::read_dir(&path)? {
                 left -= 1;
                 if left == 0 {
-                    return Err(io::Error::other("it has too many files to look for setuid ones; share it read-only"));
+                    return Err(io::Error::other(
+                        "it has too many files to look for setuid ones; share it read-only",
+                    ));
                 }
                 let entry = entry?;
                 // Links and devices cannot be setuid programs; the type costs no further call.

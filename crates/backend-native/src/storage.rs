@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat};
 use sandcrate_backend::{BackendError, DiskLimit};
@@ -18,6 +19,9 @@ use sandcrate_sys::quota;
 
 /// Inodes per MiB of a hard quota.
 const INODES_PER_MIB: u64 = 256;
+/// A second in all: longer than the launcher needs for a box.
+const REMOVAL_TRIES: u32 = 20;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 /// What ext4 needs for an inode of its tables.
 const INODE_BYTES: u64 = 256;
 /// Projects of ours are told by the top bits; the rest is the directory's inode number.
@@ -38,12 +42,23 @@ pub(crate) struct Storage {
 
 impl Storage {
     /// Makes the storage of a box, with what this machine has to enforce its bound.
-    pub(crate) async fn create(instance: &Path, box_name: &str, limit: DiskLimit) -> Result<Self, BackendError> {
+    pub(crate) async fn create(
+        instance: &Path,
+        box_name: &str,
+        limit: DiskLimit,
+    ) -> Result<Self, BackendError> {
         let failed = |error| BackendError::failed("making the session's storage", error);
         let directory = instance.join(box_name);
         // Passed through by the box's user; the instance's directory keeps everybody else out.
         DirBuilder::new().mode(0o755).create(&directory).map_err(failed)?;
-        let mut made = Self { name: box_name.to_owned(), directory, source: StorageSource::Directory, image: None, limit, removed: false };
+        let mut made = Self {
+            name: box_name.to_owned(),
+            directory,
+            source: StorageSource::Directory,
+            image: None,
+            limit,
+            removed: false,
+        };
         made.bound().await.map_err(failed)?;
         Ok(made)
     }
@@ -131,10 +146,18 @@ impl Drop for Storage {
     }
 }
 
+/// Blocks. The launcher may still be furnishing a box whose start was given up, so once more, a few times.
 fn remove_directory(directory: &Path) -> io::Result<()> {
-    match remove_tree::remove(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+    let mut tries = 0;
+    loop {
+        match remove_tree::remove(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(_) if tries < REMOVAL_TRIES => {
+                tries += 1;
+                std::thread::sleep(REMOVAL_PAUSE);
+            }
+            other => return other,
+        }
     }
 }
 
@@ -159,7 +182,18 @@ async fn make_image(directory: &Path, bytes: u64, inodes: u64) -> io::Result<Opt
     // Room for the inode tables and the file system's own blocks, so that about the quota itself is usable.
     image.set_len(bytes + inodes * INODE_BYTES + (1 << 20))?;
     let made = tokio::process::Command::new(mke2fs)
-        .args(["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"])
+        .args([
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-m",
+            "0",
+            "-O",
+            "^has_journal,^resize_inode",
+            "-E",
+            "lazy_itable_init=1,nodiscard",
+        ])
         .args(["-N", &inodes.to_string()])
         .arg(&path)
         .stdin(Stdio::null())

@@ -11,7 +11,9 @@ const COMMAND_KILL: &str = "a deadline ends every process of the session";
 
 /// The record of a machine without usable cgroups.
 pub(crate) fn record_none(why: &str, enforcement: &mut Enforcement) {
-    for (control, instead) in [(Control::Memory, MEMORY), (Control::Pids, PIDS), (Control::CommandKill, COMMAND_KILL)] {
+    for (control, instead) in
+        [(Control::Memory, MEMORY), (Control::Pids, PIDS), (Control::CommandKill, COMMAND_KILL)]
+    {
         enforcement.degraded(control, format!("{instead}; {why}"));
     }
     enforcement.absent(Control::Cpu, why);
@@ -20,7 +22,9 @@ pub(crate) fn record_none(why: &str, enforcement: &mut Enforcement) {
 pub(crate) fn record(report: &Report, enforcement: &mut Enforcement) {
     let mut line = |control, found: &Found, without: &str| match found {
         Found::Enforced { by } => enforcement.enforced(control, by.clone()),
-        Found::Missing { why, fix } if without.is_empty() => enforcement.absent(control, format!("{why}; {fix}")),
+        Found::Missing { why, fix } if without.is_empty() => {
+            enforcement.absent(control, format!("{why}; {fix}"))
+        }
         Found::Missing { why, fix } => enforcement.degraded(control, format!("{without}; {why}; {fix}")),
     };
     line(Control::Memory, &report.memory, MEMORY);

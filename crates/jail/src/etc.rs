@@ -10,14 +10,33 @@ use crate::identity::{BOX_USER, INIT_USER};
 
 /// Copied when the host has them: files, or directories as a whole.
 const COPIED: [&str; 21] = [
-    "alternatives", "bash.bashrc", "debian_version", "fonts", "gai.conf", "host.conf", "inputrc", "ld.so.cache",
-    "ld.so.conf", "ld.so.conf.d", "localtime", "locale.alias", "locale.conf", "lsb-release", "mime.types", "os-release",
-    "perl", "pki", "protocols", "services", "terminfo",
+    "alternatives",
+    "bash.bashrc",
+    "debian_version",
+    "fonts",
+    "gai.conf",
+    "host.conf",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "locale.alias",
+    "locale.conf",
+    "lsb-release",
+    "mime.types",
+    "os-release",
+    "perl",
+    "pki",
+    "protocols",
+    "services",
+    "terminfo",
 ];
 /// Copied too: version-specific directories of language runtimes.
 const COPIED_PREFIXES: [&str; 4] = ["java-", "python2", "python3", "openmpi"];
 /// Of the certificates, the bundles: the hundreds of links beside them say the same once more.
-const CERTIFICATES: [&str; 3] = ["ssl/openssl.cnf", "ssl/certs/ca-certificates.crt", "ssl/certs/java/cacerts"];
+const CERTIFICATES: [&str; 3] =
+    ["ssl/openssl.cnf", "ssl/certs/ca-certificates.crt", "ssl/certs/java/cacerts"];
 /// Private keys and the like have no place in a box, wherever they lie.
 const NEVER: [&str; 1] = ["private"];
 /// A runaway directory of the host is not copied into every launcher's memory.
@@ -68,7 +87,8 @@ fn generated() -> Vec<(&'static str, String)> {
         ("sandcrate-init", INIT_USER, "/", "/usr/sbin/nologin"),
         ("nobody", 65534, "/", "/usr/sbin/nologin"),
     ];
-    let passwd = accounts.iter().map(|(name, id, home, shell)| format!("{name}:x:{id}:{id}:{name}:{home}:{shell}\n"));
+    let passwd =
+        accounts.iter().map(|(name, id, home, shell)| format!("{name}:x:{id}:{id}:{name}:{home}:{shell}\n"));
     let groups = accounts.iter().map(|(name, id, ..)| {
         let name = if *name == "nobody" { "nogroup" } else { name };
         format!("{name}:x:{id}:\n")
@@ -79,7 +99,10 @@ fn generated() -> Vec<(&'static str, String)> {
         ("hostname", "sandbox\n".to_owned()),
         ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n".to_owned()),
         ("resolv.conf", String::new()),
-        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".to_owned()),
+        (
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".to_owned(),
+        ),
         ("mtab", String::new()),
         // A box's Python is nobody's system Python: what the distribution protects by marking it as
         // externally managed is not there to be broken.
@@ -97,7 +120,11 @@ fn copy(from: &fs::DirEntry, to: &Path, depth: u32) -> io::Result<()> {
         if target.is_relative() || target.starts_with("/etc") || target.starts_with("/usr") {
             return symlink(target, to);
         }
-        return if fs::metadata(&path).is_ok_and(|facts| facts.is_file()) { copy_file(&path, to) } else { Ok(()) };
+        return if fs::metadata(&path).is_ok_and(|facts| facts.is_file()) {
+            copy_file(&path, to)
+        } else {
+            Ok(())
+        };
     }
     if kind.is_file() {
         return copy_file(&path, to);

@@ -122,7 +122,9 @@ mod tests {
 
     #[test]
     fn the_owner_is_the_box_user_and_everybody_else_keeps_an_id_of_his_own() {
-        for (owner, user) in [(0, 1000), (1000, 1000), (501, 1000), (65535, 0), (0, 0), (1001, 1000), (999, 1000)] {
+        for (owner, user) in
+            [(0, 1000), (1000, 1000), (501, 1000), (65535, 0), (0, 0), (1001, 1000), (999, 1000)]
+        {
             let map = mount_map(owner, user);
             assert_eq!(shown(&map, owner), Some(user), "{owner} -> {user}");
             let mut seen: Vec<_> = (0..ID_COUNT).filter_map(|id| shown(&map, id)).collect();
@@ -146,6 +148,9 @@ mod tests {
         let (uids, gids) = IdMapping::Range.proc_maps(BOX_USER);
         assert_eq!(uids, "0 1879048192 65536\n");
         assert_eq!(uids, gids);
-        assert_eq!(IdMapping::Single { uid: 501, gid: 20 }.proc_maps(1000), ("1000 501 1\n".into(), "1000 20 1\n".into()));
+        assert_eq!(
+            IdMapping::Single { uid: 501, gid: 20 }.proc_maps(1000),
+            ("1000 501 1\n".into(), "1000 20 1\n".into())
+        );
     }
 }

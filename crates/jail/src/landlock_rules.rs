@@ -6,8 +6,8 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
-    Scope,
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, Scope,
 };
 use rustix::fs::{FileType, Mode, OFlags, open};
 use sandcrate_protocol::State;
@@ -20,10 +20,14 @@ const KNOWN: ABI = ABI::V6;
 /// Restricts this process and all it will start: reading and executing everywhere, writing below `writable`
 /// (and in `own`, init's cgroup directory). Returns what the kernel made of it.
 pub(crate) fn restrict(writable: &[String], own: Option<BorrowedFd<'_>>) -> Result<(State, String), Failure> {
-    build(writable, own).map_err(|error| Failure { step: format!("entering Landlock ({error})"), errno: libc::EPERM })
+    build(writable, own)
+        .map_err(|error| Failure { step: format!("entering Landlock ({error})"), errno: libc::EPERM })
 }
 
-fn build(writable: &[String], own: Option<BorrowedFd<'_>>) -> Result<(State, String), Box<dyn std::error::Error>> {
+fn build(
+    writable: &[String],
+    own: Option<BorrowedFd<'_>>,
+) -> Result<(State, String), Box<dyn std::error::Error>> {
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(KNOWN))?
@@ -33,7 +37,8 @@ fn build(writable: &[String], own: Option<BorrowedFd<'_>>) -> Result<(State, Str
     for path in writable {
         let place = place(path)?;
         // Rights on directories, asked for on a file, would count as not enforced.
-        let is_file = rustix::fs::fstat(&place).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_file());
+        let is_file =
+            rustix::fs::fstat(&place).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_file());
         let rights = if is_file { AccessFs::from_file(KNOWN) } else { AccessFs::from_all(KNOWN) };
         rules = rules.add_rule(PathBeneath::new(place, rights))?;
     }
@@ -49,5 +54,5 @@ fn build(writable: &[String], own: Option<BorrowedFd<'_>>) -> Result<(State, Str
 }
 
 fn place(path: &str) -> Result<OwnedFd, Failure> {
-    open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).step(format!("opening {path}"))
+    open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).step_with(|| format!("opening {path}"))
 }

@@ -24,7 +24,7 @@ mod userns;
 pub use channel::Channel;
 pub use init::EXECUTING;
 pub use plan::{
-    Access, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount, PlannedRlimit, RequestedMount,
-    Rlimit, RootMode, StorageKind,
+    Access, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount, PlannedRlimit,
+    RequestedMount, Rlimit, RootMode, StorageKind,
 };
-pub use role::{dispatch_role, spawn_launcher};
+pub use role::{compile_policy, dispatch_role, spawn_launcher};

@@ -31,9 +31,22 @@ pub enum LauncherRequest {
     /// Set limits and make mounts for a prepared box. Descriptors: the image, when the storage is one, then one
     /// O_PATH descriptor for each source.
     Furnish { box_id: u64, order: FurnishOrder },
+    /// The seccomp filters of boxes with this network; sent before the first of them is prepared. Compiled by the
+    /// daemon, so that its memory and not the launcher's pays for it: every box and command is a copy of that.
+    Policy { network: NetworkMode, filters: Filters },
     /// Stop or resume the box's commands; its init goes on.
     Freeze { box_id: u64, frozen: bool },
 }
+
+/// Compiled filters.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Filters {
+    pub init: Vec<FilterInstruction>,
+    pub command: Vec<FilterInstruction>,
+}
+
+/// One BPF instruction: code, jump if true, jump if false, constant.
+pub type FilterInstruction = (u16, u8, u8, u32);
 
 /// What one session needs from the launcher.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -55,7 +68,11 @@ pub struct FurnishOrder {
 pub enum StorageSource {
     Directory,
     /// A directory with a bound of its own: project, bytes and inodes.
-    ProjectDirectory { project: u32, bytes: u64, inodes: u64 },
+    ProjectDirectory {
+        project: u32,
+        bytes: u64,
+        inodes: u64,
+    },
     /// A file that holds a file system.
     Image,
     /// None: init makes it in memory.
@@ -76,16 +93,30 @@ pub struct SourceMount {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum LauncherReply {
     /// The launcher can make boxes; what it found out on the way.
-    Ready { enforcement: Enforcement },
+    Ready {
+        enforcement: Enforcement,
+    },
     /// It cannot, and ends.
-    Unusable { failure: Failure },
+    Unusable {
+        failure: Failure,
+    },
     /// Init lives. Descriptors: its pidfd, then the directories of a `UsageReader`.
-    Prepared { box_id: u64 },
+    Prepared {
+        box_id: u64,
+    },
     /// Detached mounts, as descriptors: storage (unless memory), overlays, sources.
-    Furnished { box_id: u64 },
-    Failed { box_id: u64, failure: Failure },
+    Furnished {
+        box_id: u64,
+    },
+    Failed {
+        box_id: u64,
+        failure: Failure,
+    },
     /// Init has ended, with it everything in the box; its cgroups are removed.
-    Gone { box_id: u64, status: String },
+    Gone {
+        box_id: u64,
+        status: String,
+    },
 }
 
 /// Daemon to init.
@@ -133,14 +164,29 @@ pub enum FileOperation {
 pub enum InitReply {
     Prepared,
     /// The box is finished, and this is what holds it, read back after the fact.
-    Configured { enforcement: Enforcement },
-    Failed { failure: Failure },
+    Configured {
+        enforcement: Enforcement,
+    },
+    Failed {
+        failure: Failure,
+    },
     /// One descriptor: the terminal's master end.
-    Terminal { id: u32 },
+    Terminal {
+        id: u32,
+    },
     /// The program could not be started; `Exited` follows.
-    StartFailed { id: u32, failure: Failure },
-    Exited { id: u32, ended: ProcessEnd },
-    FileDone { id: u32, outcome: Result<FileOutcome, Failure> },
+    StartFailed {
+        id: u32,
+        failure: Failure,
+    },
+    Exited {
+        id: u32,
+        ended: ProcessEnd,
+    },
+    FileDone {
+        id: u32,
+        outcome: Result<FileOutcome, Failure>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,7 +208,10 @@ pub enum FileOutcome {
     Entry(FileFacts),
     Entries(Vec<FileFacts>),
     /// Bytes moved, and the size of the whole file.
-    Moved { bytes: u64, file_bytes: u64 },
+    Moved {
+        bytes: u64,
+        file_bytes: u64,
+    },
     Done,
 }
 
@@ -191,15 +240,20 @@ impl Failure {
 }
 
 /// Names the step in an error on its way out.
-pub trait Step<T> {
-    fn step(self, step: impl Into<String>) -> Result<T, Failure>;
+pub trait Step<T>: Sized {
+    /// The name is only made when it is needed.
+    fn step_with<S: Into<String>>(self, step: impl FnOnce() -> S) -> Result<T, Failure>;
+
+    fn step(self, step: &str) -> Result<T, Failure> {
+        self.step_with(|| step)
+    }
 }
 
 impl<T, E: Into<std::io::Error>> Step<T> for Result<T, E> {
-    fn step(self, step: impl Into<String>) -> Result<T, Failure> {
+    fn step_with<S: Into<String>>(self, step: impl FnOnce() -> S) -> Result<T, Failure> {
         self.map_err(|error| {
             let error: std::io::Error = error.into();
-            let mut step = step.into();
+            let mut step = step().into();
             if error.raw_os_error().is_none() {
                 step = format!("{step} ({error})");
             }

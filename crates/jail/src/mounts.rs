@@ -19,7 +19,8 @@ pub(crate) const PLAIN_READ_ONLY: MountAttributes = MountAttributes { read_only:
 
 /// A detached copy of the mount at `path` (or of the part of it below `path`).
 pub(crate) fn clone_at<P: Arg>(directory: BorrowedFd<'_>, path: P, reach: Reach) -> io::Result<OwnedFd> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let mut flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     if reach == Reach::Tree {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
@@ -60,7 +61,12 @@ pub(crate) fn make<'a>(
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
 }
 
-pub(crate) fn make_tmpfs(bytes: u64, inodes: u64, mode: &str, attributes: MountAttributes) -> io::Result<OwnedFd> {
+pub(crate) fn make_tmpfs(
+    bytes: u64,
+    inodes: u64,
+    mode: &str,
+    attributes: MountAttributes,
+) -> io::Result<OwnedFd> {
     let (size, count) = (bytes.to_string(), inodes.to_string());
     make(c"tmpfs", [("size", size.as_str()), ("nr_inodes", count.as_str()), ("mode", mode)], attributes)
 }

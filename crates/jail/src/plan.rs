@@ -233,7 +233,11 @@ fn writable_paths(spec: &JailSpec, mounts: &[PlannedMount]) -> Vec<String> {
     }
     let mounted = mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
     // /proc and /dev: what may be written there is decided by the mounts and nodes themselves.
-    ["/tmp", "/dev", "/proc"].map(str::to_owned).into_iter().chain(mounted.map(|mount| mount.target.clone())).collect()
+    ["/tmp", "/dev", "/proc"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(mounted.map(|mount| mount.target.clone()))
+        .collect()
 }
 
 fn plan_rlimits(spec: &JailSpec) -> Vec<PlannedRlimit> {
@@ -254,7 +258,13 @@ fn plan_rlimits(spec: &JailSpec) -> Vec<PlannedRlimit> {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "identity  {:?}, commands as {}, init as {}", self.mapping, self.user, self.mapping.init_user())?;
+        writeln!(
+            f,
+            "identity  {:?}, commands as {}, init as {}",
+            self.mapping,
+            self.user,
+            self.mapping.init_user()
+        )?;
         writeln!(f, "network   {:?}", self.network)?;
         writeln!(f, "root      {:?}", self.root)?;
         writeln!(f, "storage   {:?}", self.storage)?;

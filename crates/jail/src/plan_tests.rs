@@ -34,14 +34,22 @@ fn the_default_box_has_a_private_workspace_and_home_and_nothing_else() {
 
 #[test]
 fn a_mount_on_the_workspace_replaces_the_private_one() {
-    let plan = Plan::new(&JailSpec { mounts: vec![mount("/workspace", Access::ReadOnly)], ..spec() }).unwrap();
+    let plan =
+        Plan::new(&JailSpec { mounts: vec![mount("/workspace", Access::ReadOnly)], ..spec() }).unwrap();
     assert_eq!(plan.storage_directories().collect::<Vec<_>>(), ["home"]);
-    assert!(!plan.writable.contains(&"/workspace".to_owned()), "a read-only mount is not writable for Landlock");
+    assert!(
+        !plan.writable.contains(&"/workspace".to_owned()),
+        "a read-only mount is not writable for Landlock"
+    );
 }
 
 #[test]
 fn parents_are_mounted_before_what_lies_below_them() {
-    let mounts = vec![mount("/workspace/a/b", Access::ReadWrite), mount("/data", Access::ReadWrite), mount("/workspace/a", Access::ReadWrite)];
+    let mounts = vec![
+        mount("/workspace/a/b", Access::ReadWrite),
+        mount("/data", Access::ReadWrite),
+        mount("/workspace/a", Access::ReadWrite),
+    ];
     let plan = Plan::new(&JailSpec { mounts, root: RootMode::Writable, ..spec() }).unwrap();
     let order = targets(&plan);
     let at = |target: &str| order.iter().position(|known| *known == target).unwrap();
@@ -54,7 +62,8 @@ fn a_writable_root_is_the_roots_of_a_box_made_by_root() {
     let plan = Plan::new(&JailSpec { root: RootMode::Writable, ..spec() }).unwrap();
     assert_eq!((plan.user, plan.home.as_str()), (0, "/root"));
     assert_eq!(plan.writable, ["/"]);
-    let rootless = JailSpec { root: RootMode::Writable, mapping: IdMapping::Single { uid: 1, gid: 1 }, ..spec() };
+    let rootless =
+        JailSpec { root: RootMode::Writable, mapping: IdMapping::Single { uid: 1, gid: 1 }, ..spec() };
     assert_eq!(Plan::new(&rootless), Err(PlanError::RootlessWritableRoot));
 }
 
@@ -77,7 +86,13 @@ fn limits_without_room_for_a_shell_are_refused() {
 #[test]
 fn a_plan_prints_every_decision() {
     let text = Plan::new(&JailSpec { data_bytes: Some(9), ..spec() }).unwrap().to_string();
-    for line in ["network   Off", "mount     /workspace <- Storage", "rlimit    Core = 0", "rlimit    Data = 9", "landlock  write below /tmp"] {
+    for line in [
+        "network   Off",
+        "mount     /workspace <- Storage",
+        "rlimit    Core = 0",
+        "rlimit    Data = 9",
+        "landlock  write below /tmp",
+    ] {
         assert!(text.contains(line), "{line} in\n{text}");
     }
 }

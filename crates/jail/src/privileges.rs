@@ -54,6 +54,8 @@ pub(crate) fn verify(keep: CapabilitySet) -> Result<(), Failure> {
     }
     match left {
         None => Ok(()),
-        Some(what) => Err(io::Error::from_raw_os_error(libc::EPERM)).step(format!("{what} not as set")),
+        Some(what) => {
+            Err(io::Error::from_raw_os_error(libc::EPERM)).step_with(|| format!("{what} not as set"))
+        }
     }
 }

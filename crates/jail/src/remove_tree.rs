@@ -58,7 +58,10 @@ fn open_directory<Fd: AsFd>(at: Fd, name: &[u8]) -> io::Result<OwnedFd> {
         // A directory that its owner closed to himself.
         Err(rustix::io::Errno::ACCESS) => {
             let place = openat(&at, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-            rustix::fs::chmod(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place)), Mode::RWXU)?;
+            rustix::fs::chmod(
+                format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place)),
+                Mode::RWXU,
+            )?;
             openat(&at, name, flags, Mode::empty())?
         }
         other => other?,
@@ -140,7 +143,8 @@ mod tests {
         fs::create_dir_all(top.join("a/b/c")).unwrap();
         std::os::unix::fs::symlink(&kept, top.join("a/link")).unwrap();
         for closed in ["a/b/c", "a/b", "a"] {
-            fs::set_permissions(top.join(closed), std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+            fs::set_permissions(top.join(closed), std::os::unix::fs::PermissionsExt::from_mode(0o000))
+                .unwrap();
         }
         remove(&top).unwrap();
         assert!(!top.exists() && kept.join("file").exists());

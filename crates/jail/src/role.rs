@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 
 use crate::channel::Channel;
 use crate::launcher;
-use crate::message::LauncherConfig;
+use crate::message::{Filters, LauncherConfig};
+use crate::plan::NetworkMode;
+use crate::seccomp::{Instruction, Network, PolicyError, command_filter, init_filter};
 
 /// Not a word a person types; the whole argument list of a launcher.
 const LAUNCHER: &str = "sandcrate-launcher";
@@ -37,4 +39,16 @@ pub fn spawn_launcher(program: &Path, config: &LauncherConfig) -> io::Result<(Ch
         .current_dir("/")
         .spawn()?;
     Ok((child, ours))
+}
+
+/// The filters of boxes with this network, for [`LauncherRequest::Policy`](crate::message::LauncherRequest::Policy).
+pub fn compile_policy(network: NetworkMode) -> Result<Filters, PolicyError> {
+    let network = match network {
+        NetworkMode::Off => Network::Off,
+        NetworkMode::Host => Network::On,
+    };
+    let plain = |program: Vec<Instruction>| {
+        program.iter().map(|step| (step.code, step.jt, step.jf, step.k)).collect()
+    };
+    Ok(Filters { init: plain(init_filter(network)?), command: plain(command_filter(network)?) })
 }

@@ -55,18 +55,56 @@ pub(crate) struct Mask {
 
 /// Files of /proc that tell about the machine, or let it be changed, beyond what a program needs.
 const HIDDEN: [&str; 38] = [
-    "acpi", "asound", "buddyinfo", "bus", "cmdline", "config.gz", "diskstats", "driver", "dynamic_debug", "fb", "fs",
-    "interrupts", "iomem", "ioports", "irq", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup",
-    "kpagecount", "kpageflags", "latency_stats", "misc", "modules", "pagetypeinfo", "partitions", "sched_debug",
-    "schedstat", "scsi", "slabinfo", "softirqs", "sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo",
+    "acpi",
+    "asound",
+    "buddyinfo",
+    "bus",
+    "cmdline",
+    "config.gz",
+    "diskstats",
+    "driver",
+    "dynamic_debug",
+    "fb",
+    "fs",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "irq",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "latency_stats",
+    "misc",
+    "modules",
+    "pagetypeinfo",
+    "partitions",
+    "sched_debug",
+    "schedstat",
+    "scsi",
+    "slabinfo",
+    "softirqs",
+    "sysrq-trigger",
+    "timer_list",
+    "timer_stats",
+    "vmallocinfo",
     "zoneinfo",
 ];
 
 /// Builds the template and makes it this process's root. `idmap` is a user namespace that maps ids on disk to
 /// the box's, where the caller can use one.
 pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Template, Failure> {
-    let root = make_tmpfs(16 << 20, 16384, "755", MountAttributes { no_suid: true, no_dev: true, ..Default::default() })
-        .step("making the template's tmpfs")?;
+    let root = make_tmpfs(
+        16 << 20,
+        16384,
+        "755",
+        MountAttributes { no_suid: true, no_dev: true, ..Default::default() },
+    )
+    .step("making the template's tmpfs")?;
     // Any directory does: the mount namespace is ours alone.
     let base = "/tmp";
     // Cloned before the new root hides what lies at its place.
@@ -75,12 +113,27 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     let storage = clone_with(instance, Reach::One, PLAIN).step("cloning the instance's directory")?;
     attach(&root, base).step("attaching the template")?;
     let at = |path: &str| format!("{base}/{path}");
-    for directory in ["proc", "template", "template/usr", "template/etc", "template/dev", "empty", "root", "instance", "disk"] {
-        fs::create_dir(at(directory)).step(format!("making {directory}"))?;
+    for directory in [
+        "proc",
+        "template",
+        "template/usr",
+        "template/etc",
+        "template/dev",
+        "empty",
+        "root",
+        "instance",
+        "disk",
+    ] {
+        fs::create_dir(at(directory)).step_with(|| format!("making {directory}"))?;
     }
     fs::write(at("blank"), "").step("making the blank file")?;
     let resolver = fs::read("/etc/resolv.conf").unwrap_or_default();
     fs::write(at("resolv.conf"), resolver).step("copying the resolver's configuration")?;
+    for mask in ["empty", "blank"] {
+        let attributes = MountAttributes { no_exec: true, ..PLAIN_READ_ONLY };
+        let cover = clone_with(at(mask), Reach::One, attributes).step("cloning a mask")?;
+        attach(&cover, at(mask)).step("attaching a mask")?;
+    }
     attach(&proc, at("proc")).step("attaching /proc")?;
     attach(&usr, at("template/usr")).step("attaching /usr")?;
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
@@ -112,10 +165,10 @@ fn system_entries(base: &str, idmap: Option<BorrowedFd<'_>>) -> Result<(Links, V
         if let Ok(target) = fs::read_link(&path) {
             links.push((name.to_owned(), target.to_string_lossy().into_owned()));
         } else if Path::new(&path).is_dir() {
-            let mount = clone_system(&path, idmap).step(format!("cloning {path}"))?;
+            let mount = clone_system(&path, idmap).step_with(|| format!("cloning {path}"))?;
             let target = format!("{base}/template/{name}");
-            fs::create_dir(&target).step(format!("making {target}"))?;
-            attach(&mount, target).step(format!("attaching {path}"))?;
+            fs::create_dir(&target).step_with(|| format!("making {target}"))?;
+            attach(&mount, target).step_with(|| format!("attaching {path}"))?;
             directories.push(name.to_owned());
         }
     }
@@ -153,11 +206,11 @@ fn build_dev(base: &str) -> Result<(), Failure> {
         .step("cloning the device nodes")?;
     attach(&dev, base).step("attaching /dev")?;
     for (name, mount) in &nodes {
-        fs::write(format!("{base}/{name}"), "").step(format!("making /dev/{name}"))?;
-        attach(mount, format!("{base}/{name}")).step(format!("attaching /dev/{name}"))?;
+        fs::write(format!("{base}/{name}"), "").step_with(|| format!("making /dev/{name}"))?;
+        attach(mount, format!("{base}/{name}")).step_with(|| format!("attaching /dev/{name}"))?;
     }
     for directory in ["pts", "shm"] {
-        fs::create_dir(format!("{base}/{directory}")).step(format!("making /dev/{directory}"))?;
+        fs::create_dir(format!("{base}/{directory}")).step_with(|| format!("making /dev/{directory}"))?;
     }
     for (link, target) in [
         ("ptmx", "pts/ptmx"),
@@ -166,7 +219,7 @@ fn build_dev(base: &str) -> Result<(), Failure> {
         ("stdout", "/proc/self/fd/1"),
         ("stderr", "/proc/self/fd/2"),
     ] {
-        symlink(target, format!("{base}/{link}")).step(format!("linking /dev/{link}"))?;
+        symlink(target, format!("{base}/{link}")).step_with(|| format!("linking /dev/{link}"))?;
     }
     let read_only = MountAttributes { read_only: true, ..attributes };
     set_attributes(dev.as_fd(), Reach::One, read_only, None).step("making /dev read-only")
@@ -179,7 +232,8 @@ fn masks_of(proc: &Path) -> Vec<Mask> {
         .filter_map(|name| {
             let facts = fs::symlink_metadata(proc.join(name)).ok()?;
             let open_to_others = facts.permissions().mode() & 0o066 != 0 || facts.uid() != 0;
-            (facts.is_dir() || open_to_others).then(|| Mask { path: (*name).to_owned(), directory: facts.is_dir() })
+            (facts.is_dir() || open_to_others)
+                .then(|| Mask { path: (*name).to_owned(), directory: facts.is_dir() })
         })
         .collect()
 }

@@ -41,7 +41,10 @@ pub(crate) fn make(proof: &SingleThreaded, uid_map: &str, gid_map: &str) -> io::
             let namespace = write_maps(pid, uid_map, gid_map, false)
                 .and_then(|()| File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from));
             drop(release);
-            rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd.as_fd()), rustix::process::WaitIdOptions::EXITED)?;
+            rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            )?;
             namespace
         }
     }

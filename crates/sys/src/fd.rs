@@ -11,7 +11,8 @@ use crate::process::SingleThreaded;
 pub fn take_stdin() -> io::Result<OwnedFd> {
     let stdin = std::io::stdin();
     let taken = rustix::io::fcntl_dupfd_cloexec(&stdin, 3)?;
-    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, 0.into())?;
+    let null =
+        rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, 0.into())?;
     rustix::stdio::dup2_stdin(&null)?;
     Ok(taken)
 }

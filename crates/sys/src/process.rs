@@ -32,7 +32,10 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 pub enum Fork {
     /// With a proof of its own: a new process has one thread.
     Child(SingleThreaded),
-    Parent { pid: i32, pidfd: OwnedFd },
+    Parent {
+        pid: i32,
+        pidfd: OwnedFd,
+    },
 }
 
 /// Copies this process with clone3(2), into new namespaces (`flags` of the CLONE_NEW* family) and, when given,

@@ -34,7 +34,8 @@ pub fn set_project(directory: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     attributes.project = project;
     attributes.flags |= FS_XFLAG_PROJINHERIT;
     // SAFETY: FS_IOC_FSSETXATTR reads an fsxattr.
-    check(unsafe { libc::ioctl(directory.as_raw_fd(), FS_IOC_FSSETXATTR, &raw const attributes) }.into()).map(drop)
+    check(unsafe { libc::ioctl(directory.as_raw_fd(), FS_IOC_FSSETXATTR, &raw const attributes) }.into())
+        .map(drop)
 }
 
 /// Bounds project `project` on the file system of `directory`; zero lifts a bound.
@@ -58,7 +59,12 @@ pub fn usage(directory: BorrowedFd<'_>, project: u32) -> io::Result<(u64, u64)> 
     Ok((block.dqb_curspace, block.dqb_curinodes))
 }
 
-fn quotactl(directory: BorrowedFd<'_>, command: u32, project: u32, block: &mut libc::dqblk) -> io::Result<()> {
+fn quotactl(
+    directory: BorrowedFd<'_>,
+    command: u32,
+    project: u32,
+    block: &mut libc::dqblk,
+) -> io::Result<()> {
     let block: *mut libc::dqblk = block;
     // SAFETY: Q_GETQUOTA writes and Q_SETQUOTA reads one dqblk, which the exclusive reference provides.
     let result = unsafe {

@@ -20,8 +20,7 @@ pub fn load(program: &[Instruction]) -> io::Result<()> {
     let filter = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
     // SAFETY: `Instruction` has the layout of sock_filter; `filter` points to `len` of them, which live across
     // the call. The kernel copies them and writes nothing.
-    let result = unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter)
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) };
     check(result).map(drop)
 }

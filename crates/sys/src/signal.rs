@@ -29,7 +29,13 @@ pub fn reset_dispositions() -> io::Result<()> {
     for signal in (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
         // SAFETY: the kernel reads one sigaction and is given the size of its mask; no old one is asked for.
         let result = unsafe {
-            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, std::ptr::null_mut::<u8>(), size_of::<u64>())
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                &raw const default,
+                std::ptr::null_mut::<u8>(),
+                size_of::<u64>(),
+            )
         };
         check(result)?;
     }

@@ -4,9 +4,9 @@ use sandcrate_protocol::ErrorKind;
 use tokio::time::timeout;
 
 use super::Check;
+use super::Need;
 use super::bench::{Bench, PATIENCE, TestBox};
 use super::live::Live;
-use super::Need;
 use crate::{ExecControl, ExecEvent, ExecRequest, ExitStatus};
 
 pub(super) fn cases() -> Vec<super::Case> {

@@ -58,7 +58,8 @@ fn instances(state: &Path) -> Vec<String> {
 
 /// Processes in a cgroup of one of the instances, or in a mount namespace that shows their storage.
 fn processes_of(instances: &[String], state: &Path) -> Vec<String> {
-    let pids = names(Path::new("/proc")).into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let pids =
+        names(Path::new("/proc")).into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
     pids.filter(|pid| {
         let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let cgroups = read("cgroup");
@@ -91,7 +92,8 @@ fn loop_devices(state: &Path) -> Vec<String> {
     let blocks = names(Path::new("/sys/block")).into_iter();
     blocks
         .filter(|name| {
-            let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
+            let backing =
+                fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
             backing.contains(&*state.to_string_lossy())
         })
         .collect()

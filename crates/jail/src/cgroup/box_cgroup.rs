@@ -19,10 +19,7 @@ use super::{CgroupError, Controller, Limits, Owner, Version, check_name, usage, 
 const RUN: &str = "run";
 /// What init makes below `run` is one flat level with a cgroup per command that still has
 /// processes; the bound is far above any pids limit in use.
-const RUN_BOUNDS: [(&str, &str); 2] = [
-    ("cgroup.max.depth", "1"),
-    ("cgroup.max.descendants", "4096"),
-];
+const RUN_BOUNDS: [(&str, &str); 2] = [("cgroup.max.depth", "1"), ("cgroup.max.descendants", "4096")];
 
 #[derive(Debug)]
 pub struct BoxCgroup {
@@ -32,26 +29,15 @@ pub struct BoxCgroup {
 }
 
 impl BoxCgroup {
-    pub(super) fn make(
-        parents: &[Node],
-        name: &str,
-        owner: Option<Owner>,
-    ) -> Result<Self, CgroupError> {
+    pub(super) fn make(parents: &[Node], name: &str, owner: Option<Owner>) -> Result<Self, CgroupError> {
         check_name("box", name)?;
-        let mut made = Self {
-            name: name.to_owned(),
-            nodes: Vec::new(),
-            run: None,
-        };
+        let mut made = Self { name: name.to_owned(), nodes: Vec::new(), run: None };
         let Err(cause) = made.fill(parents, owner) else {
             return Ok(made);
         };
         match made.remove() {
             Ok(()) => Err(cause),
-            Err(cleanup) => Err(CgroupError::Undo {
-                cleanup: cleanup.into(),
-                cause: cause.into(),
-            }),
+            Err(cleanup) => Err(CgroupError::Undo { cleanup: cleanup.into(), cause: cause.into() }),
         }
     }
 
@@ -59,12 +45,7 @@ impl BoxCgroup {
         for parent in parents {
             let dir = Arc::new(parent.dir.make(&self.name)?);
             let (version, controllers) = (parent.version, parent.controllers.clone());
-            self.nodes.push(Node {
-                version,
-                controllers,
-                base: parent.dir.clone(),
-                dir: dir.clone(),
-            });
+            self.nodes.push(Node { version, controllers, base: parent.dir.clone(), dir: dir.clone() });
             if version == Version::V2 {
                 self.run = Some(make_run(&dir, owner)?);
             }
@@ -80,9 +61,7 @@ impl BoxCgroup {
                 Version::V1 => v1::set_limit,
                 Version::V2 => v2::set_limit,
             };
-            node.controllers
-                .iter()
-                .try_for_each(|c| set(&node.dir, *c, limits))?;
+            node.controllers.iter().try_for_each(|c| set(&node.dir, *c, limits))?;
         }
         Ok(())
     }
@@ -93,8 +72,7 @@ impl BoxCgroup {
     /// of 6 to 14 ms: only a thread that moves itself is spared the global lock (Linux 5.5).
     pub fn v1_task_files(&self) -> io::Result<Vec<OwnedFd>> {
         let v1 = self.nodes.iter().filter(|node| node.version == Version::V1);
-        v1.map(|node| open_file(node.dir.as_fd(), "tasks", OFlags::WRONLY))
-            .collect()
+        v1.map(|node| open_file(node.dir.as_fd(), "tasks", OFlags::WRONLY)).collect()
     }
 
     /// The box's v2 directory, for `CLONE_INTO_CGROUP`.
@@ -110,9 +88,7 @@ impl BoxCgroup {
     /// Moves a process in, in every hierarchy: the slow way, for what was not cloned into it.
     pub fn join_pid(&self, pid: Pid) -> Result<(), CgroupError> {
         let pid = pid.as_raw_pid().to_string();
-        self.nodes
-            .iter()
-            .try_for_each(|node| node.dir.write("cgroup.procs", &pid))
+        self.nodes.iter().try_for_each(|node| node.dir.write("cgroup.procs", &pid))
     }
 
     /// Kills everything in the box, frozen or not. With `cgroup.kill` it does not wait for the end.
@@ -137,24 +113,18 @@ impl BoxCgroup {
     fn set_frozen(&self, value: &str) -> Result<(), CgroupError> {
         match &self.run {
             Some(run) => run.write("cgroup.freeze", value),
-            None => Err(CgroupError::FreezeUnsupported {
-                path: self.name.clone().into(),
-            }),
+            None => Err(CgroupError::FreezeUnsupported { path: self.name.clone().into() }),
         }
     }
 
     /// Removes the box's directories, waiting at most a second for killed processes to leave.
     pub fn remove(&self) -> Result<(), CgroupError> {
-        self.nodes
-            .iter()
-            .try_for_each(|node| node.base.remove(&self.name))
+        self.nodes.iter().try_for_each(|node| node.base.remove(&self.name))
     }
 
     /// As [`BoxCgroup::remove`] without waiting: `ResourceBusy` while processes are left.
     pub fn try_remove(&self) -> io::Result<()> {
-        self.nodes
-            .iter()
-            .try_for_each(|node| node.base.try_remove(&self.name))
+        self.nodes.iter().try_for_each(|node| node.base.try_remove(&self.name))
     }
 
     /// The directories a [`UsageReader`](super::UsageReader) needs, to be passed to its process.
@@ -162,17 +132,12 @@ impl BoxCgroup {
         let read = |node: &&Node| {
             node.version == Version::V2 || node.controllers.iter().any(|c| *c != Controller::Cpu)
         };
-        self.nodes
-            .iter()
-            .filter(read)
-            .map(|node| node.dir.as_fd().try_clone_to_owned())
-            .collect()
+        self.nodes.iter().filter(read).map(|node| node.dir.as_fd().try_clone_to_owned()).collect()
     }
 
     /// Whether the freeze has taken hold.
     pub fn is_frozen(&self) -> io::Result<bool> {
-        self.run_dir()
-            .map_or(Ok(false), |run| usage::event(run, "frozen"))
+        self.run_dir().map_or(Ok(false), |run| usage::event(run, "frozen"))
     }
 
     fn unified(&self) -> Option<&Node> {
@@ -188,12 +153,7 @@ fn make_run(dir: &Dir, owner: Option<Owner>) -> Result<Dir, CgroupError> {
         if_present(run.write(file, bound))?;
     }
     if let Some(owner) = owner {
-        for file in [
-            "",
-            "cgroup.procs",
-            "cgroup.threads",
-            "cgroup.subtree_control",
-        ] {
+        for file in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
             if_present(run.chown(file, owner))?;
         }
         if_present(dir.chown("cgroup.procs", owner))?;

@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::AtFlags;
 
+use super::CpuTime;
 use super::dir::{make_dir, open_dir};
 use super::kill::kill_all;
 use super::usage::{self, Counter};
-use super::CpuTime;
 
 #[derive(Debug)]
 pub struct CommandCgroup {
@@ -55,7 +55,9 @@ impl CommandCgroup {
 
     /// Whether any process of the command's tree is left.
     pub fn populated(&self) -> io::Result<bool> {
-        self.events.read(|text| usage::flag(text, "populated")).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        self.events
+            .read(|text| usage::flag(text, "populated"))
+            .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     pub fn kill(&self) -> io::Result<()> {
@@ -64,10 +66,6 @@ impl CommandCgroup {
 
     /// `ResourceBusy` while populated: try again after the next reap.
     pub fn remove(&self) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(
-            &self.run,
-            &self.name,
-            AtFlags::REMOVEDIR,
-        )?)
+        Ok(rustix::fs::unlinkat(&self.run, &self.name, AtFlags::REMOVEDIR)?)
     }
 }

@@ -39,11 +39,7 @@ impl Dir {
     /// Opens `name` below this directory; an empty name is the directory itself.
     pub(super) fn sub(&self, name: impl AsRef<Path>) -> Result<Self, CgroupError> {
         let name = name.as_ref();
-        let step = if name.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            name
-        };
+        let step = if name.as_os_str().is_empty() { Path::new(".") } else { name };
         Self::open_below(self.fd.as_fd(), step, self.path.join(name))
     }
 
@@ -56,10 +52,8 @@ impl Dir {
 
     /// Makes `name` and opens it; it is an error that it exists.
     pub(super) fn make(&self, name: &str) -> Result<Self, CgroupError> {
-        make_dir(self.as_fd(), name).map_err(|source| CgroupError::Create {
-            path: self.path.join(name),
-            source,
-        })?;
+        make_dir(self.as_fd(), name)
+            .map_err(|source| CgroupError::Create { path: self.path.join(name), source })?;
         // Out of fds, say: what was just made must not stay.
         self.sub(name).inspect_err(|_| {
             let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
@@ -68,9 +62,7 @@ impl Dir {
 
     pub(super) fn make_or_open(&self, name: &str) -> Result<Self, CgroupError> {
         match self.make(name) {
-            Err(CgroupError::Create { source, .. })
-                if source.kind() == io::ErrorKind::AlreadyExists =>
-            {
+            Err(CgroupError::Create { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
                 self.sub(name)
             }
             made => made,
@@ -91,10 +83,8 @@ impl Dir {
     }
 
     pub(super) fn read(&self, file: &str) -> Result<String, CgroupError> {
-        read_file(self.as_fd(), file).map_err(|source| CgroupError::Read {
-            path: self.path.join(file),
-            source,
-        })
+        read_file(self.as_fd(), file)
+            .map_err(|source| CgroupError::Read { path: self.path.join(file), source })
     }
 
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), CgroupError> {
@@ -111,22 +101,14 @@ impl Dir {
         let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
         rustix::fs::chownat(&self.fd, file, Some(uid), Some(gid), flags).map_err(|errno| {
             let (path, uid) = (self.path.join(file), owner.uid);
-            CgroupError::Delegate {
-                path,
-                uid,
-                source: errno.into(),
-            }
+            CgroupError::Delegate { path, uid, source: errno.into() }
         })
     }
 
     /// Removes the tree `name`, waiting for killed processes to be gone.
     pub(super) fn remove(&self, name: &str) -> Result<(), CgroupError> {
-        retry_while_busy(|| remove_tree(self.as_fd(), name, MAX_DEPTH)).map_err(|source| {
-            CgroupError::Remove {
-                path: self.path.join(name),
-                source,
-            }
-        })
+        retry_while_busy(|| remove_tree(self.as_fd(), name, MAX_DEPTH))
+            .map_err(|source| CgroupError::Remove { path: self.path.join(name), source })
     }
 
     /// As [`Dir::remove`], but gives up at once with `EBUSY`.
@@ -201,8 +183,7 @@ pub(super) fn retry_while_busy(mut step: impl FnMut() -> io::Result<()>) -> io::
     let mut pause = Duration::from_micros(200);
     loop {
         match step() {
-            Err(error)
-                if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {}
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {}
             result => return result,
         }
         sleep(pause);

@@ -60,17 +60,11 @@ impl Discovery {
         let host = Dir::open(root)?;
         let own = host.read("proc/self/cgroup")?;
         let (mut v1, mut v2) = (Vec::<Hierarchy>::new(), None);
-        for mount in host
-            .read("proc/self/mountinfo")?
-            .lines()
-            .filter_map(parse_mount)
-        {
+        for mount in host.read("proc/self/mountinfo")?.lines().filter_map(parse_mount) {
             let seen = |c: &Controller| v1.iter().any(|h| h.controllers.contains(c));
             match mount.version {
                 Version::V2 if v2.is_none() => v2 = mount.inspect(root, &own),
-                Version::V1
-                    if !mount.controllers.is_empty() && !mount.controllers.iter().any(seen) =>
-                {
+                Version::V1 if !mount.controllers.is_empty() && !mount.controllers.iter().any(seen) => {
                     v1.extend(mount.inspect(root, &own));
                 }
                 _ => {}
@@ -83,12 +77,7 @@ impl Discovery {
             (None, true) => Mode::None,
         };
         let cgroup_kill = v2.is_some() && has_cgroup_kill(&host);
-        Ok(Self {
-            mode,
-            v2,
-            v1,
-            cgroup_kill,
-        })
+        Ok(Self { mode, v2, v1, cgroup_kill })
     }
 }
 
@@ -106,13 +95,7 @@ impl Mount {
             .and_then(|path| Some((mount.sub(&path).ok()?, path)));
         let writable = found.as_ref().map_or(&mount, |(dir, _)| dir).is_writable();
         let own = found.map(|(_, path)| path);
-        Some(Hierarchy {
-            version: self.version,
-            mount: point,
-            own,
-            controllers,
-            writable,
-        })
+        Some(Hierarchy { version: self.version, mount: point, own, controllers, writable })
     }
 }
 
@@ -129,12 +112,7 @@ fn parse_mount(line: &str) -> Option<Mount> {
     let controllers = Controller::parse_list(filesystem.nth(1)?, ',');
     let mut fields = mount.split(' ').skip(3);
     let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
-    Some(Mount {
-        version,
-        root,
-        point,
-        controllers,
-    })
+    Some(Mount { version, root, point, controllers })
 }
 
 /// Our path in the hierarchy of `controllers`, from lines like `4:cpu,cpuacct:/a/b` and `0::/a`.
@@ -143,9 +121,7 @@ fn own_path<'a>(text: &'a str, version: Version, controllers: &[Controller]) -> 
         let mut fields = line.splitn(3, ':').skip(1);
         let (names, path) = (fields.next()?, fields.next()?);
         let matches = match version {
-            Version::V1 => Controller::parse_list(names, ',')
-                .iter()
-                .any(|c| controllers.contains(c)),
+            Version::V1 => Controller::parse_list(names, ',').iter().any(|c| controllers.contains(c)),
             Version::V2 => names.is_empty(),
         };
         matches.then(|| Path::new(path))
@@ -156,9 +132,7 @@ fn own_path<'a>(text: &'a str, version: Version, controllers: &[Controller]) -> 
 fn unescape(field: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::new(), field.as_bytes());
     while let [first, tail @ ..] = rest {
-        let octal = tail
-            .get(..3)
-            .and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) if *first == b'\\' => {
                 bytes.push(byte);
@@ -177,8 +151,6 @@ fn unescape(field: &str) -> PathBuf {
 /// the root, so the kernel's release decides.
 fn has_cgroup_kill(host: &Dir) -> bool {
     let release = host.read("proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map_while(|n| n.parse::<u32>().ok());
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
     (numbers.next(), numbers.next()) >= (Some(5), Some(14))
 }

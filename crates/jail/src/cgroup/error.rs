@@ -15,19 +15,11 @@ pub enum CgroupError {
     #[error("cannot read `{}`", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write `{value}` to `{}`", path.display())]
-    Write {
-        path: PathBuf,
-        value: String,
-        source: io::Error,
-    },
+    Write { path: PathBuf, value: String, source: io::Error },
     #[error("cannot create cgroup `{}`", path.display())]
     Create { path: PathBuf, source: io::Error },
     #[error("cannot give `{}` to uid {uid}", path.display())]
-    Delegate {
-        path: PathBuf,
-        uid: u32,
-        source: io::Error,
-    },
+    Delegate { path: PathBuf, uid: u32, source: io::Error },
     /// The no-internal-process rule: its processes would have to leave first.
     #[error("cgroup `{}` also holds process {pid}, which is not ours to move", path.display())]
     Occupied { path: PathBuf, pid: i32 },

@@ -51,17 +51,8 @@ impl FakeHost {
         let root = "sys/fs/cgroup".to_owned();
         let own = format!("{root}/{own}").trim_end_matches('/').to_owned();
         let base = own.trim_end_matches("/sandcrate-t.daemon").to_owned();
-        for dir in [
-            &root,
-            &base,
-            &own,
-            &format!("{root}/sandcrate-t"),
-            &format!("{base}/sandcrate-t"),
-        ] {
-            host.file(
-                &format!("{dir}/cgroup.controllers"),
-                "cpuset cpu io memory pids\n",
-            );
+        for dir in [&root, &base, &own, &format!("{root}/sandcrate-t"), &format!("{base}/sandcrate-t")] {
+            host.file(&format!("{dir}/cgroup.controllers"), "cpuset cpu io memory pids\n");
             host.file(&format!("{dir}/cgroup.subtree_control"), "\n");
             host.file(&format!("{dir}/cgroup.procs"), "");
             for file in ["memory.max", "pids.max", "cpu.max", "cgroup.freeze"] {
@@ -94,11 +85,7 @@ impl FakeHost {
     }
 
     fn open(&self, below: Option<&str>) -> Parent {
-        let placement = Placement {
-            instance: "t",
-            below,
-            daemon: Pid::from_raw(1),
-        };
+        let placement = Placement { instance: "t", below, daemon: Pid::from_raw(1) };
         Parent::open(&self.probe(), &placement).unwrap()
     }
 }
@@ -154,11 +141,7 @@ fn facts_can_be_serialized() {
 #[test]
 fn mode_follows_the_mounts() {
     let unified = FakeHost::unified("", "").probe();
-    assert_eq!(
-        (unified.mode, unified.cgroup_kill),
-        (Mode::Unified, false),
-        "5.13 has no kill"
-    );
+    assert_eq!((unified.mode, unified.cgroup_kill), (Mode::Unified, false), "5.13 has no kill");
     assert_eq!(unified.v2.unwrap().controllers, Controller::ALL);
 
     let none = FakeHost::new("23 1 0:1 / / rw - ext4 /dev/vda rw\n", "0::/\n", "6.1.0");
@@ -167,36 +150,21 @@ fn mode_follows_the_mounts() {
     assert!(why(&report.memory).contains("no cgroup hierarchy"));
     assert!(!report.kill.is_enforced() && !report.freeze.is_enforced());
 
-    let legacy: String = HYBRID
-        .lines()
-        .take(4)
-        .map(|line| format!("{line}\n"))
-        .collect();
+    let legacy: String = HYBRID.lines().take(4).map(|line| format!("{line}\n")).collect();
     let host = FakeHost::hybrid();
     host.file("proc/self/mountinfo", &legacy);
     assert_eq!(host.probe().mode, Mode::Legacy);
-    assert_eq!(
-        host.open(None).report().kill,
-        enforced("SIGKILL to every listed process")
-    );
+    assert_eq!(host.open(None).report().kill, enforced("SIGKILL to every listed process"));
 }
 
 #[test]
 fn own_cgroup_is_found_below_a_container_mount() {
     let mountinfo = UNIFIED.replace("0:27 /", "0:27 /docker/abc");
-    for (own, expected) in [
-        ("/docker/abc/x", Some("x")),
-        ("/../..", None),
-        ("/docker/abcd", None),
-    ] {
+    for (own, expected) in [("/docker/abc/x", Some("x")), ("/../..", None), ("/docker/abcd", None)] {
         let host = FakeHost::new(&mountinfo, &format!("0::{own}\n"), "6.1.0");
         host.file("sys/fs/cgroup/cgroup.controllers", "");
         host.file("sys/fs/cgroup/x/cgroup.procs", "");
-        assert_eq!(
-            host.probe().v2.unwrap().own,
-            expected.map(PathBuf::from),
-            "{own}"
-        );
+        assert_eq!(host.probe().v2.unwrap().own, expected.map(PathBuf::from), "{own}");
     }
 }
 
@@ -215,31 +183,19 @@ fn hybrid_parent_says_what_enforces() {
 fn hierarchy_without_the_asked_parent_is_left_out() {
     let report = FakeHost::hybrid().open(Some("/api/x")).report().clone();
     assert_eq!(report.memory, enforced("cgroup v1 memory"));
-    assert!(
-        why(&report.pids).contains("pids/api/x`: No such file"),
-        "{report:?}"
-    );
+    assert!(why(&report.pids).contains("pids/api/x`: No such file"), "{report:?}");
 }
 
 #[test]
 fn daemon_leaves_its_delegated_cgroup_before_enabling() {
     let host = FakeHost::unified("app.slice/s.scope", &format!("1\n{}\n", getpid()));
     let report = host.open(None).report().clone();
-    assert_eq!(
-        (report.memory, report.cpu),
-        (enforced("cgroup v2"), enforced("cgroup v2"))
-    );
+    assert_eq!((report.memory, report.cpu), (enforced("cgroup v2"), enforced("cgroup v2")));
     let base = "sys/fs/cgroup/app.slice/s.scope";
     // A plain file keeps the last write only.
-    assert_eq!(
-        host.text(&format!("{base}/sandcrate-t.daemon/cgroup.procs")),
-        getpid().to_string()
-    );
+    assert_eq!(host.text(&format!("{base}/sandcrate-t.daemon/cgroup.procs")), getpid().to_string());
     assert_eq!(host.text(&format!("{base}/cgroup.subtree_control")), "+cpu");
-    assert_eq!(
-        host.text(&format!("{base}/sandcrate-t/cgroup.subtree_control")),
-        "+cpu"
-    );
+    assert_eq!(host.text(&format!("{base}/sandcrate-t/cgroup.subtree_control")), "+cpu");
     assert_eq!(host.text("sys/fs/cgroup/cgroup.subtree_control"), "\n");
 }
 
@@ -247,34 +203,17 @@ fn daemon_leaves_its_delegated_cgroup_before_enabling() {
 fn restarted_launcher_uses_the_parent_of_its_leaf() {
     let host = FakeHost::unified("s.scope/sandcrate-t.daemon", &format!("{}\n", getpid()));
     assert_eq!(host.open(None).report().memory, enforced("cgroup v2"));
-    assert_eq!(
-        host.text("sys/fs/cgroup/s.scope/cgroup.subtree_control"),
-        "+cpu"
-    );
-    assert!(
-        !host
-            .path("sys/fs/cgroup/s.scope/sandcrate-t.daemon/sandcrate-t")
-            .exists()
-    );
+    assert_eq!(host.text("sys/fs/cgroup/s.scope/cgroup.subtree_control"), "+cpu");
+    assert!(!host.path("sys/fs/cgroup/s.scope/sandcrate-t.daemon/sandcrate-t").exists());
 }
 
 #[test]
 fn strangers_are_never_moved() {
     let host = FakeHost::unified("s.scope", &format!("{}\n77\n", getpid()));
     let report = host.open(Some("s.scope")).report().clone();
-    assert!(
-        why(&report.memory).contains("also holds process 77"),
-        "{report:?}"
-    );
-    assert_eq!(
-        report.freeze,
-        enforced("cgroup v2"),
-        "a cgroup without controllers still freezes"
-    );
-    assert_eq!(
-        host.text("sys/fs/cgroup/s.scope/sandcrate-t.daemon/cgroup.procs"),
-        ""
-    );
+    assert!(why(&report.memory).contains("also holds process 77"), "{report:?}");
+    assert_eq!(report.freeze, enforced("cgroup v2"), "a cgroup without controllers still freezes");
+    assert_eq!(host.text("sys/fs/cgroup/s.scope/sandcrate-t.daemon/cgroup.procs"), "");
 
     // Root has another place to go.
     if rustix::process::geteuid().is_root() {
@@ -287,16 +226,10 @@ fn strangers_are_never_moved() {
 fn controller_that_is_not_delegated_is_named() {
     let host = FakeHost::unified("s.scope", "");
     host.file("sys/fs/cgroup/s.scope/cgroup.controllers", "memory pids\n");
-    host.file(
-        "sys/fs/cgroup/s.scope/sandcrate-t/cgroup.controllers",
-        "memory pids\n",
-    );
+    host.file("sys/fs/cgroup/s.scope/sandcrate-t/cgroup.controllers", "memory pids\n");
     let report = host.open(Some("s.scope")).report().clone();
     assert!(report.memory.is_enforced() && report.pids.is_enforced());
-    assert!(
-        why(&report.cpu).contains("s.scope` does not offer it"),
-        "{report:?}"
-    );
+    assert!(why(&report.cpu).contains("s.scope` does not offer it"), "{report:?}");
 }
 
 #[test]
@@ -306,23 +239,13 @@ fn failed_creation_leaves_nothing_of_its_own() {
     let taken = host.path("sys/fs/cgroup/pids/sandcrate-t/b1");
     fs::create_dir(&taken).unwrap();
     let error = parent.create("b1", None).unwrap_err();
-    assert!(
-        matches!(&error, CgroupError::Create { path, .. } if *path == taken),
-        "{error:?}"
-    );
+    assert!(matches!(&error, CgroupError::Create { path, .. } if *path == taken), "{error:?}");
     assert!(taken.exists(), "it was there before");
-    assert!(
-        !host
-            .path("sys/fs/cgroup/cpu,cpuacct/sandcrate-t/b1")
-            .exists()
-    );
+    assert!(!host.path("sys/fs/cgroup/cpu,cpuacct/sandcrate-t/b1").exists());
 
     fs::remove_dir(&taken).unwrap();
     let made = parent.create("b1", None).unwrap();
-    assert!(
-        host.path("sys/fs/cgroup/unified/sandcrate-t/b1/run")
-            .exists()
-    );
+    assert!(host.path("sys/fs/cgroup/unified/sandcrate-t/b1/run").exists());
     made.remove().unwrap();
     assert!(!host.path("sys/fs/cgroup/unified/sandcrate-t/b1").exists());
 }
@@ -332,37 +255,16 @@ fn v2_limits_are_written() {
     let host = FakeHost::unified("", "");
     let made = host.open(None).create("b1", None).unwrap();
     let dir = "sys/fs/cgroup/sandcrate-t/b1";
-    let files = [
-        "memory.max",
-        "memory.swap.max",
-        "memory.oom.group",
-        "pids.max",
-        "cpu.max",
-    ];
+    let files = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max"];
     let written = |limits: &Limits| {
         made.set_limits(limits).unwrap();
         files.map(|file| host.text(&format!("{dir}/{file}")))
     };
-    files
-        .iter()
-        .for_each(|file| host.file(&format!("{dir}/{file}"), ""));
-    let limits = Limits {
-        memory_bytes: Some(1 << 26),
-        pids: Some(10),
-        cpu_millis: Some(1500),
-    };
-    assert_eq!(
-        written(&limits),
-        ["67108864", "0", "0", "12", "150000 100000"]
-    );
-    assert_eq!(
-        written(&Limits::default()),
-        ["max", "max", "0", "max", "max 100000"]
-    );
-    let least = Limits {
-        cpu_millis: Some(1),
-        ..Limits::default()
-    };
+    files.iter().for_each(|file| host.file(&format!("{dir}/{file}"), ""));
+    let limits = Limits { memory_bytes: Some(1 << 26), pids: Some(10), cpu_millis: Some(1500) };
+    assert_eq!(written(&limits), ["67108864", "0", "0", "12", "150000 100000"]);
+    assert_eq!(written(&Limits::default()), ["max", "max", "0", "max", "max 100000"]);
+    let least = Limits { cpu_millis: Some(1), ..Limits::default() };
     assert_eq!(written(&least)[4], "1000 100000");
 }
 
@@ -378,16 +280,9 @@ fn v1_limits_are_written() {
     host.file("sys/fs/cgroup/pids/sandcrate-t/b1/pids.max", "");
     host.file(&format!("{cpu}/cpu.cfs_period_us"), "");
     host.file(&format!("{cpu}/cpu.cfs_quota_us"), "");
-    let limits = Limits {
-        memory_bytes: Some(4096),
-        pids: Some(1),
-        cpu_millis: Some(250),
-    };
+    let limits = Limits { memory_bytes: Some(4096), pids: Some(1), cpu_millis: Some(250) };
     made.set_limits(&limits).unwrap();
-    assert_eq!(
-        host.text(&format!("{memory}/memory.limit_in_bytes")),
-        "4096"
-    );
+    assert_eq!(host.text(&format!("{memory}/memory.limit_in_bytes")), "4096");
     assert_eq!(host.text(&format!("{memory}/memory.swappiness")), "0");
     assert_eq!(host.text("sys/fs/cgroup/pids/sandcrate-t/b1/pids.max"), "3");
     assert_eq!(host.text(&format!("{cpu}/cpu.cfs_quota_us")), "25000");
@@ -401,10 +296,7 @@ fn usage_is_read_from_v2_files() {
         ("memory.peak", "4096\n"),
         ("memory.current", "1024\n"),
         ("memory.stat", "anon 5\nshmem 77\nshmem_thp 9\n"),
-        (
-            "memory.events",
-            "low 0\noom 3\noom_kill 2\noom_group_kill 0\n",
-        ),
+        ("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"),
         ("pids.events", "max 8\n"),
     ] {
         host.file(&format!("{dir}/{file}"), text);
@@ -426,34 +318,11 @@ fn wrong_names_are_refused() {
     let host = FakeHost::hybrid();
     let found = host.probe();
     for instance in ["", "A", "a/b", "..", "a.daemon", &"x".repeat(65)] {
-        let placement = Placement {
-            instance,
-            below: None,
-            daemon: None,
-        };
-        assert!(
-            matches!(
-                Parent::open(&found, &placement),
-                Err(CgroupError::Name { .. })
-            ),
-            "{instance}"
-        );
-        assert!(
-            matches!(sweep(&found, instance), Err(CgroupError::Name { .. })),
-            "{instance}"
-        );
+        let placement = Placement { instance, below: None, daemon: None };
+        assert!(matches!(Parent::open(&found, &placement), Err(CgroupError::Name { .. })), "{instance}");
+        assert!(matches!(sweep(&found, instance), Err(CgroupError::Name { .. })), "{instance}");
     }
-    let placement = Placement {
-        instance: "t",
-        below: Some("a/../b"),
-        daemon: None,
-    };
-    assert!(matches!(
-        Parent::open(&found, &placement),
-        Err(CgroupError::ParentPath { .. })
-    ));
-    assert!(matches!(
-        host.open(None).create("a b", None),
-        Err(CgroupError::Name { .. })
-    ));
+    let placement = Placement { instance: "t", below: Some("a/../b"), daemon: None };
+    assert!(matches!(Parent::open(&found, &placement), Err(CgroupError::ParentPath { .. })));
+    assert!(matches!(host.open(None).create("a b", None), Err(CgroupError::Name { .. })));
 }

@@ -49,10 +49,7 @@ fn kill_listed(dir: BorrowedFd<'_>) -> io::Result<()> {
 /// The processes of `dir` and of every cgroup below it.
 pub(super) fn pids_below(dir: BorrowedFd<'_>) -> io::Result<HashSet<Pid>> {
     let text = read_file(dir, "cgroup.procs")?;
-    let mut pids: HashSet<Pid> = text
-        .lines()
-        .filter_map(|line| Pid::from_raw(line.parse().ok()?))
-        .collect();
+    let mut pids: HashSet<Pid> = text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect();
     for child in subdirs(dir)? {
         pids.extend(pids_below(open_dir(dir, child)?.as_fd())?);
     }

@@ -58,16 +58,12 @@ const CPU_PERIOD_US: u64 = 100_000;
 
 impl Limits {
     fn pids_max(&self) -> String {
-        or_max(
-            self.pids
-                .map(|pids| u64::from(pids.saturating_add(PIDS_HEADROOM))),
-        )
+        or_max(self.pids.map(|pids| u64::from(pids.saturating_add(PIDS_HEADROOM))))
     }
 
     fn cpu_quota_us(&self) -> Option<u64> {
         // The kernel refuses a quota below 1 ms (sched(7), CFS bandwidth).
-        self.cpu_millis
-            .map(|millis| (u64::from(millis) * CPU_PERIOD_US / 1000).max(1000))
+        self.cpu_millis.map(|millis| (u64::from(millis) * CPU_PERIOD_US / 1000).max(1000))
     }
 }
 
@@ -135,8 +131,5 @@ fn check_name(what: &'static str, name: &str) -> Result<(), CgroupError> {
     if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
         return Ok(());
     }
-    Err(CgroupError::Name {
-        what,
-        name: name.chars().take(80).collect(),
-    })
+    Err(CgroupError::Name { what, name: name.chars().take(80).collect() })
 }

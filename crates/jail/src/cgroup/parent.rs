@@ -11,9 +11,7 @@ use rustix::process::{Pid, geteuid, getpid};
 
 use super::dir::Dir;
 use super::report::Gap;
-use super::{
-    BoxCgroup, CgroupError, Controller, Discovery, Hierarchy, Report, Version, check_name, v2,
-};
+use super::{BoxCgroup, CgroupError, Controller, Discovery, Hierarchy, Report, Version, check_name, v2};
 
 /// Where an instance puts its cgroups.
 #[derive(Debug, Clone, Copy)]
@@ -61,19 +59,11 @@ impl Parent {
             };
             match opened {
                 Ok(node) => nodes.push(node),
-                Err(error) => gaps.push(Gap::new(
-                    hierarchy.version,
-                    &hierarchy.controllers,
-                    error.chain(),
-                )),
+                Err(error) => gaps.push(Gap::new(hierarchy.version, &hierarchy.controllers, error.chain())),
             }
         }
         let report = Report::new(&nodes, &gaps);
-        Ok(Self {
-            name: placement.directory(),
-            nodes,
-            report,
-        })
+        Ok(Self { name: placement.directory(), nodes, report })
     }
 
     /// What is enforced by what, and what is not.
@@ -88,9 +78,7 @@ impl Parent {
 
     /// Removes the instance's directories, once its boxes are removed.
     pub fn remove(&self) -> Result<(), CgroupError> {
-        self.nodes
-            .iter()
-            .try_for_each(|node| node.base.remove(&self.name))
+        self.nodes.iter().try_for_each(|node| node.base.remove(&self.name))
     }
 }
 
@@ -100,9 +88,7 @@ impl Placement<'_> {
         let plain = |c| matches!(c, Component::RootDir | Component::Normal(_));
         match self.below {
             Some(path) if !Path::new(path).components().all(plain) => {
-                Err(CgroupError::ParentPath {
-                    path: path.to_owned(),
-                })
+                Err(CgroupError::ParentPath { path: path.to_owned() })
             }
             _ => Ok(()),
         }
@@ -148,19 +134,14 @@ fn open_v2(
     for base in v2_bases(hierarchy, placement, &leaf)? {
         let enabled = v2::enable(&base, &v2::offered(&base), &leaf, &ours);
         let complete = enabled.on.len() == hierarchy.controllers.len();
-        if best
-            .as_ref()
-            .is_none_or(|(_, other)| enabled.on.len() > other.on.len())
-        {
+        if best.as_ref().is_none_or(|(_, other)| enabled.on.len() > other.on.len()) {
             best = Some((base, enabled));
         }
         if complete {
             break;
         }
     }
-    let Some((base, enabled)) = best else {
-        unreachable!("v2_bases returns at least one")
-    };
+    let Some((base, enabled)) = best else { unreachable!("v2_bases returns at least one") };
     let dir = base.make_or_open(&placement.directory())?;
     // The same again one level down, for the boxes.
     let below = v2::enable(&dir, &enabled.on, &leaf, &[]);
@@ -173,11 +154,7 @@ fn open_v2(
 
 /// The cgroups that may hold ours, best first: the one that offers most controllers, and of equals
 /// our own before the hierarchy's root, which only root may use.
-fn v2_bases(
-    hierarchy: &Hierarchy,
-    placement: &Placement<'_>,
-    leaf: &str,
-) -> Result<Vec<Dir>, CgroupError> {
+fn v2_bases(hierarchy: &Hierarchy, placement: &Placement<'_>, leaf: &str) -> Result<Vec<Dir>, CgroupError> {
     let mount = Dir::open(&hierarchy.mount)?;
     let mut base = placement.base(hierarchy);
     if base.ends_with(leaf) {
@@ -196,11 +173,6 @@ impl Node {
     fn new(version: Version, controllers: &[Controller], base: Dir, dir: Dir) -> Self {
         let limited = |c: &Controller| dir.has(version.limit_file(*c));
         let controllers = controllers.iter().copied().filter(limited).collect();
-        Self {
-            version,
-            controllers,
-            base: Arc::new(base),
-            dir: Arc::new(dir),
-        }
+        Self { version, controllers, base: Arc::new(base), dir: Arc::new(dir) }
     }
 }

@@ -36,18 +36,10 @@ fn instance_with(test: &str, change: impl FnOnce(&mut Discovery)) -> Option<Inst
     let mut found = Discovery::probe(Path::new("/")).unwrap();
     change(&mut found);
     let name = format!("test-{test}-{}", std::process::id());
-    let placement = Placement {
-        instance: &name,
-        below: None,
-        daemon: None,
-    };
+    let placement = Placement { instance: &name, below: None, daemon: None };
     let parent = Parent::open(&found, &placement).unwrap();
     let report = parent.report().clone();
-    let it = Instance {
-        name,
-        found,
-        parent,
-    };
+    let it = Instance { name, found, parent };
     let limits = [&report.memory, &report.pids, &report.cpu];
     if !limits.iter().all(|control| control.is_enforced()) {
         eprintln!("SKIP: needs cgroups that limit memory, pids and cpu: {report:?}");
@@ -71,11 +63,8 @@ const FOREVER: &str = "while :; do sleep 60; done";
 
 /// A shell that runs `script` inside the box.
 fn shell(cgroup: &BoxCgroup, script: &str) -> Child {
-    let mut child = Command::new("sh")
-        .args(["-c", &format!("read go; {script}")])
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        Command::new("sh").args(["-c", &format!("read go; {script}")]).stdin(Stdio::piped()).spawn().unwrap();
     cgroup.join_pid(pid(&child)).unwrap();
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     child
@@ -107,11 +96,8 @@ fn count_named(name: &str) -> usize {
         let Ok(entries) = std::fs::read_dir(path) else {
             return 0;
         };
-        let dirs = entries
-            .flatten()
-            .filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
-        dirs.map(|entry| usize::from(entry.file_name() == name) + below(&entry.path(), name))
-            .sum()
+        let dirs = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
+        dirs.map(|entry| usize::from(entry.file_name() == name) + below(&entry.path(), name)).sum()
     }
     below(Path::new("/sys/fs/cgroup"), name)
 }
@@ -120,13 +106,7 @@ fn count_named(name: &str) -> usize {
 fn everything_is_enforced_here() {
     let Some(it) = instance("report") else { return };
     let report = it.parent.report();
-    for control in [
-        &report.memory,
-        &report.pids,
-        &report.cpu,
-        &report.kill,
-        &report.freeze,
-    ] {
+    for control in [&report.memory, &report.pids, &report.cpu, &report.kill, &report.freeze] {
         assert!(control.is_enforced(), "{report:?}");
     }
     assert!(it.found.cgroup_kill);
@@ -136,17 +116,9 @@ fn everything_is_enforced_here() {
 fn pids_limit_stops_forks() {
     let Some(it) = instance("pids") else { return };
     let cgroup = it.parent.create("b", None).unwrap();
-    cgroup
-        .set_limits(&Limits {
-            pids: Some(3),
-            ..Limits::default()
-        })
-        .unwrap();
+    cgroup.set_limits(&Limits { pids: Some(3), ..Limits::default() }).unwrap();
     assert_eq!(usage(&cgroup).pids_refused(), Some(0));
-    let mut child = shell(
-        &cgroup,
-        "for i in 1 2 3 4 5 6 7 8 9; do sleep 30 & done 2>/dev/null",
-    );
+    let mut child = shell(&cgroup, "for i in 1 2 3 4 5 6 7 8 9; do sleep 30 & done 2>/dev/null");
     assert!(!child.wait().unwrap().success());
     assert!(usage(&cgroup).pids_refused() >= Some(1));
     // 3 and the headroom of 2, less the shell, which is gone.
@@ -160,17 +132,9 @@ fn memory_limit_kills() {
     let Some(it) = instance("memory") else { return };
     let cgroup = it.parent.create("b", None).unwrap();
     let limit = 64 << 20;
-    cgroup
-        .set_limits(&Limits {
-            memory_bytes: Some(limit),
-            ..Limits::default()
-        })
-        .unwrap();
+    cgroup.set_limits(&Limits { memory_bytes: Some(limit), ..Limits::default() }).unwrap();
     // tail keeps an endless line in memory.
-    let mut child = shell(
-        &cgroup,
-        "head -c 300000000 /dev/zero | tail -n 1 >/dev/null",
-    );
+    let mut child = shell(&cgroup, "head -c 300000000 /dev/zero | tail -n 1 >/dev/null");
     assert_eq!(child.wait().unwrap().code(), Some(128 + 9));
     let usage = usage(&cgroup);
     assert_eq!(usage.oom_kills(), Some(1));
@@ -194,22 +158,11 @@ fn memory_limit_can_be_raised_and_lowered() {
     let cgroup = it.parent.create("b", None).unwrap();
     for mib in [Some(64), Some(128), Some(32), None, Some(16), Some(16)] {
         let memory_bytes = mib.map(|mib| mib << 20);
-        cgroup
-            .set_limits(&Limits {
-                memory_bytes,
-                ..Limits::default()
-            })
-            .unwrap();
+        cgroup.set_limits(&Limits { memory_bytes, ..Limits::default() }).unwrap();
         let dirs = cgroup.usage_dirs().unwrap();
         let read = |dir: &OwnedFd, file| dir::read_file(dir.as_fd(), file).ok();
         for file in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] {
-            let now: u64 = dirs
-                .iter()
-                .find_map(|d| read(d, file))
-                .unwrap()
-                .trim()
-                .parse()
-                .unwrap();
+            let now: u64 = dirs.iter().find_map(|d| read(d, file)).unwrap().trim().parse().unwrap();
             assert_eq!(now.min(1 << 40), memory_bytes.unwrap_or(1 << 40), "{file}");
         }
     }
@@ -229,12 +182,7 @@ fn tmpfs_is_counted() {
 fn cpu_limit_throttles() {
     let Some(it) = instance("cpu") else { return };
     let cgroup = it.parent.create("b", None).unwrap();
-    cgroup
-        .set_limits(&Limits {
-            cpu_millis: Some(200),
-            ..Limits::default()
-        })
-        .unwrap();
+    cgroup.set_limits(&Limits { cpu_millis: Some(200), ..Limits::default() }).unwrap();
     let mut child = shell(&cgroup, "while :; do :; done");
     sleep(Duration::from_millis(600));
     let stat = super::dir::read_file(cgroup.unified_dir().unwrap(), "cpu.stat").unwrap();
@@ -252,13 +200,8 @@ fn kill_and_remove_leave_nothing() {
     let cgroup = it.parent.create("b-of-kill", None).unwrap();
     let fork = "for i in 1 2 3 4 5 6 7 8; do (sleep 60; sleep 60) & done; wait";
     let mut child = shell(&cgroup, fork);
-    eventually("9 processes", || {
-        pids_below(cgroup.unified_dir().unwrap()).unwrap().len() >= 9
-    });
-    assert_eq!(
-        cgroup.try_remove().unwrap_err().kind(),
-        std::io::ErrorKind::ResourceBusy
-    );
+    eventually("9 processes", || pids_below(cgroup.unified_dir().unwrap()).unwrap().len() >= 9);
+    assert_eq!(cgroup.try_remove().unwrap_err().kind(), std::io::ErrorKind::ResourceBusy);
     cgroup.kill().unwrap();
     cgroup.remove().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(9));
@@ -274,18 +217,10 @@ fn without_v2_every_listed_process_is_killed() {
     };
     let cgroup = it.parent.create("b", None).unwrap();
     assert!(cgroup.unified_dir().is_none());
-    assert!(matches!(
-        cgroup.freeze(),
-        Err(CgroupError::FreezeUnsupported { .. })
-    ));
-    let mut child = shell(
-        &cgroup,
-        &format!("for i in 1 2 3 4 5; do sleep 60 & done; {FOREVER}"),
-    );
+    assert!(matches!(cgroup.freeze(), Err(CgroupError::FreezeUnsupported { .. })));
+    let mut child = shell(&cgroup, &format!("for i in 1 2 3 4 5; do sleep 60 & done; {FOREVER}"));
     let procs = &cgroup.usage_dirs().unwrap()[0];
-    eventually("7 processes", || {
-        pids_below(procs.as_fd()).unwrap().len() == 7
-    });
+    eventually("7 processes", || pids_below(procs.as_fd()).unwrap().len() == 7);
     cgroup.kill().unwrap();
     assert!(pids_below(procs.as_fd()).unwrap().is_empty());
     assert_eq!(child.wait().unwrap().signal(), Some(9));
@@ -300,10 +235,7 @@ fn child_joins_v1_by_itself() {
     let cgroup = it.parent.create("b", None).unwrap();
     let mut files = cgroup.v1_task_files().unwrap().into_iter().map(Stdio::from);
     let mut child = Command::new("sh")
-        .args([
-            "-c",
-            "echo 0 >&0; echo 0; echo 0 >&2; exec sleep 60 </dev/null >/dev/null 2>&1",
-        ])
+        .args(["-c", "echo 0 >&0; echo 0; echo 0 >&2; exec sleep 60 </dev/null >/dev/null 2>&1"])
         .stdin(files.next().unwrap())
         .stdout(files.next().unwrap())
         .stderr(files.next().unwrap())
@@ -312,9 +244,7 @@ fn child_joins_v1_by_itself() {
     let own = format!("/proc/{}/cgroup", child.id());
     let joined = || {
         let text = std::fs::read_to_string(&own).unwrap();
-        text.lines()
-            .filter(|line| line.ends_with(&format!("/sandcrate-{}/b", it.name)))
-            .count()
+        text.lines().filter(|line| line.ends_with(&format!("/sandcrate-{}/b", it.name))).count()
     };
     eventually("in memory, pids and cpu", || joined() == 3);
     child.kill().unwrap();
@@ -348,11 +278,7 @@ fn command_is_frozen_measured_and_killed_alone() {
 
     cgroup.freeze().unwrap();
     command.kill().unwrap();
-    assert_eq!(
-        busy.wait().unwrap().signal(),
-        Some(9),
-        "killed while frozen"
-    );
+    assert_eq!(busy.wait().unwrap().signal(), Some(9), "killed while frozen");
     eventually("empty", || !command.populated().unwrap());
     command.remove().unwrap();
     assert!(subdirs(run).unwrap().is_empty());
@@ -369,10 +295,7 @@ fn only_the_owner_may_use_the_run_directory() {
         eprintln!("SKIP: needs root, to be two other users");
         return;
     }
-    let owner = Owner {
-        uid: 0x7000_0000,
-        gid: 0x7000_0000,
-    };
+    let owner = Owner { uid: 0x7000_0000, gid: 0x7000_0000 };
     let cgroup = it.parent.create("b", Some(owner)).unwrap();
     let run = path_of(cgroup.run_dir().unwrap());
     let script = |uid: u32, script: &str| {
@@ -388,20 +311,11 @@ fn only_the_owner_may_use_the_run_directory() {
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         child.wait().unwrap().success()
     };
-    assert!(script(
-        owner.uid,
-        "mkdir 1 && echo $$ >1/cgroup.procs && grep -q run/1$ /proc/$$/cgroup"
-    ));
+    assert!(script(owner.uid, "mkdir 1 && echo $$ >1/cgroup.procs && grep -q run/1$ /proc/$$/cgroup"));
     assert!(!script(owner.uid + 1, "mkdir 2"), "a stranger");
     assert!(!script(owner.uid, "mkdir 1/2"), "no deeper");
-    assert!(
-        !script(owner.uid, "echo 9 >cgroup.max.depth"),
-        "nor is the bound its own"
-    );
-    assert!(
-        !script(owner.uid, "echo $$ >../../cgroup.procs"),
-        "nor may it leave the box"
-    );
+    assert!(!script(owner.uid, "echo 9 >cgroup.max.depth"), "nor is the bound its own");
+    assert!(!script(owner.uid, "echo $$ >../../cgroup.procs"), "nor may it leave the box");
     cgroup.remove().unwrap();
 }
 
@@ -415,27 +329,16 @@ fn check_sweep(it: &Instance) {
     }
     // A longer name that merely begins alike is another instance's.
     let name = format!("{}x", it.name);
-    let placement = Placement {
-        instance: &name,
-        below: None,
-        daemon: None,
-    };
+    let placement = Placement { instance: &name, below: None, daemon: None };
     let parent = Parent::open(&it.found, &placement).unwrap();
-    let other = Instance {
-        name,
-        found: it.found.clone(),
-        parent,
-    };
+    let other = Instance { name, found: it.found.clone(), parent };
     let hierarchies = it.found.v1.len() + it.found.v2.iter().len();
     assert_eq!(sweep(&it.found, &it.name).unwrap(), hierarchies);
     for child in &mut children {
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
     assert_eq!(count_named(&format!("sandcrate-{}", it.name)), 0);
-    assert_eq!(
-        count_named(&format!("sandcrate-{}", other.name)),
-        hierarchies
-    );
+    assert_eq!(count_named(&format!("sandcrate-{}", other.name)), hierarchies);
 }
 
 #[test]

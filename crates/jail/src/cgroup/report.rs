@@ -41,11 +41,7 @@ pub(super) struct Gap {
 
 impl Gap {
     pub(super) fn new(version: Version, controllers: &[Controller], why: String) -> Self {
-        Self {
-            version,
-            controllers: controllers.to_vec(),
-            why,
-        }
+        Self { version, controllers: controllers.to_vec(), why }
     }
 }
 
@@ -53,19 +49,9 @@ impl Report {
     pub(super) fn new(nodes: &[Node], gaps: &[Gap]) -> Self {
         let limit = |controller| limit(controller, nodes, gaps);
         let v2 = nodes.iter().find(|node| node.version == Version::V2);
-        let by_v2 = |file| {
-            v2.filter(|node| node.dir.has(file))
-                .map(|_| enforced("cgroup v2"))
-        };
-        let listed = || {
-            nodes
-                .first()
-                .map(|_| enforced("SIGKILL to every listed process"))
-        };
-        let no_v2 = || match gaps
-            .iter()
-            .find(|gap| gap.version == Version::V2 && v2.is_none())
-        {
+        let by_v2 = |file| v2.filter(|node| node.dir.has(file)).map(|_| enforced("cgroup v2"));
+        let listed = || nodes.first().map(|_| enforced("SIGKILL to every listed process"));
+        let no_v2 = || match gaps.iter().find(|gap| gap.version == Version::V2 && v2.is_none()) {
             Some(gap) => missing(gap.why.clone(), Some(Version::V2)),
             None => missing("no cgroup v2 hierarchy that can do it".to_owned(), None),
         };
@@ -80,16 +66,10 @@ impl Report {
 }
 
 fn limit(controller: Controller, nodes: &[Node], gaps: &[Gap]) -> Control {
-    match nodes
-        .iter()
-        .find(|node| node.controllers.contains(&controller))
-    {
+    match nodes.iter().find(|node| node.controllers.contains(&controller)) {
         Some(node) if node.version == Version::V1 => enforced(&format!("cgroup v1 {controller}")),
         Some(_) => enforced("cgroup v2"),
-        None => match gaps
-            .iter()
-            .find(|gap| gap.controllers.contains(&controller))
-        {
+        None => match gaps.iter().find(|gap| gap.controllers.contains(&controller)) {
             Some(gap) => missing(gap.why.clone(), Some(gap.version)),
             None => missing(format!("no cgroup hierarchy can limit {controller}"), None),
         },
@@ -101,10 +81,7 @@ fn enforced(by: &str) -> Control {
 }
 
 fn missing(why: String, version: Option<Version>) -> Control {
-    Control::Missing {
-        why,
-        fix: fix(version, geteuid().is_root()).to_owned(),
-    }
+    Control::Missing { why, fix: fix(version, geteuid().is_root()).to_owned() }
 }
 
 fn fix(version: Option<Version>, root: bool) -> &'static str {
@@ -139,9 +116,7 @@ mod tests {
 
     #[test]
     fn a_rootless_user_is_told_to_delegate() {
-        assert!(
-            fix(Some(Version::V2), false).contains("systemd-run --user --scope -p Delegate=yes")
-        );
+        assert!(fix(Some(Version::V2), false).contains("systemd-run --user --scope -p Delegate=yes"));
         assert!(fix(Some(Version::V1), false).contains("run as root"));
     }
 }

@@ -20,11 +20,7 @@ const SEARCH_DEPTH: usize = 10;
 /// of an instance in a privileged container would be found as well.
 pub fn sweep(found: &Discovery, instance: &str) -> Result<usize, CgroupError> {
     check_name("instance", instance)?;
-    let mut sweep = Sweep {
-        name: directory(instance),
-        leaf: daemon_leaf(instance),
-        removed: 0,
-    };
+    let mut sweep = Sweep { name: directory(instance), leaf: daemon_leaf(instance), removed: 0 };
     let mut result = Ok(());
     for hierarchy in found.v2.iter().chain(&found.v1) {
         // One that fails does not spare the others.
@@ -69,10 +65,9 @@ impl Sweep {
     /// The daemon's leaf held no box. It stays while a daemon, perhaps the new one, is in it.
     fn drop_leaf(&mut self, base: &Dir) -> Result<(), CgroupError> {
         match base.try_remove(&self.leaf) {
-            Err(error) if error.kind() != io::ErrorKind::ResourceBusy => Err(CgroupError::Remove {
-                path: base.path().join(&self.leaf),
-                source: error,
-            }),
+            Err(error) if error.kind() != io::ErrorKind::ResourceBusy => {
+                Err(CgroupError::Remove { path: base.path().join(&self.leaf), source: error })
+            }
             _ => Ok(()),
         }
     }

@@ -59,7 +59,8 @@ impl UsageReader {
             Counter::find(&dirs, &["memory.events", "memory.oom_control"]),
             Counter::find(&dirs, &["pids.events"]),
         );
-        let memory = dirs.into_iter().find(|dir| open_file(dir.as_fd(), "memory.stat", OFlags::RDONLY).is_ok());
+        let memory =
+            dirs.into_iter().find(|dir| open_file(dir.as_fd(), "memory.stat", OFlags::RDONLY).is_ok());
         Self { memory, peak, oom, pids }
     }
 
@@ -98,10 +99,7 @@ impl UsageReader {
 
 pub(super) fn cpu_time(stat: &str) -> Option<CpuTime> {
     let time = |key| field(stat, key).map(Duration::from_micros);
-    Some(CpuTime {
-        user: time("user_usec")?,
-        system: time("system_usec")?,
-    })
+    Some(CpuTime { user: time("user_usec")?, system: time("system_usec")? })
 }
 
 /// One flag of `cgroup.events`.
@@ -116,11 +114,5 @@ pub(super) fn event(dir: BorrowedFd<'_>, key: &str) -> io::Result<bool> {
 
 /// The number after `key` in lines of `key number`.
 fn field(text: &str, key: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        line.strip_prefix(key)?
-            .strip_prefix(' ')?
-            .trim()
-            .parse()
-            .ok()
-    })
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }

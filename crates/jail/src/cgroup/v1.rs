@@ -7,11 +7,7 @@ const LIMIT: &str = "memory.limit_in_bytes";
 /// Memory plus swap; absent when the kernel does not account swap.
 const LIMIT_WITH_SWAP: &str = "memory.memsw.limit_in_bytes";
 
-pub(super) fn set_limit(
-    dir: &Dir,
-    controller: Controller,
-    limits: &Limits,
-) -> Result<(), CgroupError> {
+pub(super) fn set_limit(dir: &Dir, controller: Controller, limits: &Limits) -> Result<(), CgroupError> {
     match controller {
         Controller::Memory => set_memory(dir, limits.memory_bytes),
         Controller::Pids => dir.write("pids.max", &limits.pids_max()),
@@ -29,17 +25,9 @@ fn set_memory(dir: &Dir, bytes: Option<u64>) -> Result<(), CgroupError> {
         return dir.write(LIMIT, &value);
     }
     // The kernel keeps LIMIT <= LIMIT_WITH_SWAP at every step and answers EINVAL otherwise.
-    let with_swap = dir
-        .read(LIMIT_WITH_SWAP)?
-        .trim()
-        .parse()
-        .unwrap_or(u64::MAX);
+    let with_swap = dir.read(LIMIT_WITH_SWAP)?.trim().parse().unwrap_or(u64::MAX);
     let raising = bytes.is_none_or(|bytes| bytes >= with_swap);
-    let order = if raising {
-        [LIMIT_WITH_SWAP, LIMIT]
-    } else {
-        [LIMIT, LIMIT_WITH_SWAP]
-    };
+    let order = if raising { [LIMIT_WITH_SWAP, LIMIT] } else { [LIMIT, LIMIT_WITH_SWAP] };
     order.iter().try_for_each(|file| dir.write(file, &value))
 }
 

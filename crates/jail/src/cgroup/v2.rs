@@ -5,11 +5,7 @@ use rustix::process::Pid;
 use super::dir::{Dir, if_present};
 use super::{CPU_PERIOD_US, CgroupError, Controller, Limits, or_max};
 
-pub(super) fn set_limit(
-    dir: &Dir,
-    controller: Controller,
-    limits: &Limits,
-) -> Result<(), CgroupError> {
+pub(super) fn set_limit(dir: &Dir, controller: Controller, limits: &Limits) -> Result<(), CgroupError> {
     match controller {
         Controller::Memory => {
             dir.write("memory.max", &or_max(limits.memory_bytes))?;
@@ -42,10 +38,7 @@ pub(super) struct Enabled {
 pub(super) fn enable(base: &Dir, wanted: &[Controller], leaf: &str, ours: &[Pid]) -> Enabled {
     let already = listed(base, "cgroup.subtree_control");
     let (on, missing): (Vec<_>, Vec<_>) = wanted.iter().partition(|c| already.contains(c));
-    let mut enabled = Enabled {
-        on,
-        refused: Vec::new(),
-    };
+    let mut enabled = Enabled { on, refused: Vec::new() };
     if missing.is_empty() {
         return enabled;
     }
@@ -53,9 +46,9 @@ pub(super) fn enable(base: &Dir, wanted: &[Controller], leaf: &str, ours: &[Pid]
     for controller in missing {
         // One by one: cpu alone may be refused, by real-time processes elsewhere.
         let result = match &vacated {
-            Ok(()) => base
-                .write("cgroup.subtree_control", &format!("+{controller}"))
-                .map_err(|error| error.chain()),
+            Ok(()) => {
+                base.write("cgroup.subtree_control", &format!("+{controller}")).map_err(|error| error.chain())
+            }
             Err(error) => Err(error.chain()),
         };
         match result {
@@ -72,30 +65,19 @@ fn vacate(base: &Dir, leaf: &str, ours: &[Pid]) -> Result<(), CgroupError> {
     if !base.has("cgroup.type") {
         return Ok(());
     }
-    let inside: Vec<i32> = base
-        .read("cgroup.procs")?
-        .lines()
-        .filter_map(|l| l.parse().ok())
-        .collect();
+    let inside: Vec<i32> = base.read("cgroup.procs")?.lines().filter_map(|l| l.parse().ok()).collect();
     // A process outside of our pid namespace is listed as 0, which is never ours.
     let is_ours = |pid: i32| ours.iter().any(|our| our.as_raw_pid() == pid);
     if let Some(&pid) = inside.iter().find(|pid| !is_ours(**pid)) {
-        return Err(CgroupError::Occupied {
-            path: base.path().to_owned(),
-            pid,
-        });
+        return Err(CgroupError::Occupied { path: base.path().to_owned(), pid });
     }
     if inside.is_empty() {
         return Ok(());
     }
     let leaf = base.make_or_open(leaf)?;
-    inside
-        .iter()
-        .try_for_each(|pid| leaf.write("cgroup.procs", &pid.to_string()))
+    inside.iter().try_for_each(|pid| leaf.write("cgroup.procs", &pid.to_string()))
 }
 
 fn listed(dir: &Dir, file: &str) -> Vec<Controller> {
-    dir.read(file)
-        .map(|text| Controller::parse_list(&text, ' '))
-        .unwrap_or_default()
+    dir.read(file).map(|text| Controller::parse_list(&text, ' ')).unwrap_or_default()
 }

@@ -79,7 +79,8 @@ fn try_become(
     // passes the exec.
     sandcrate_sys::fd::close_on_exec_from_3().step("closing descriptors")?;
     take_identity(identity)?;
-    enter_directory(&command.cwd).step(format!("entering {}", String::from_utf8_lossy(&command.cwd)))?;
+    enter_directory(&command.cwd)
+        .step_with(|| format!("entering {}", String::from_utf8_lossy(&command.cwd)))?;
     let (argv, env) = arguments(id, command)?;
     sandcrate_sys::signal::unblock_all().step("unblocking signals")?;
     // Last before the exec: the filter refuses much of the above.
@@ -106,7 +107,10 @@ pub(super) fn take_identity(identity: Identity) -> Result<(), Failure> {
         // /proc/self belongs to us only while we are dumpable. Nobody can use that: we still have init's id,
         // which no command has.
         rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).step("opening /proc/self")?;
-        let adjusted = File::options().write(true).open("/proc/self/oom_score_adj").and_then(|mut file| file.write_all(OOM_SCORE));
+        let adjusted = File::options()
+            .write(true)
+            .open("/proc/self/oom_score_adj")
+            .and_then(|mut file| file.write_all(OOM_SCORE));
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).step("closing /proc/self")?;
         adjusted.step("setting the OOM score")?;
         become_ids(identity.user, identity.user).step("becoming the box's user")?;
@@ -143,7 +147,7 @@ fn exec(argv: &ArgList, env: &ArgList) -> Result<Never, Failure> {
     let program = argv.strings()[0].as_bytes();
     if program.contains(&b'/') {
         let error = execve(&argv.strings()[0], argv, env);
-        return Err(error).step(execution_step(program));
+        return Err(error).step_with(|| execution_step(program));
     }
     let path = env.strings().iter().find_map(|variable| variable.as_bytes().strip_prefix(b"PATH="));
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
@@ -151,15 +155,19 @@ fn exec(argv: &ArgList, env: &ArgList) -> Result<Never, Failure> {
         let directory: &[u8] = if directory.is_empty() { b"." } else { directory };
         let candidate = [directory, b"/", program].concat();
         let Ok(candidate) = CString::new(candidate) else { continue };
+        // A failed execve costs twenty times as much as a look.
+        if rustix::fs::access(&candidate, rustix::fs::Access::EXISTS).is_err() {
+            continue;
+        }
         let error = execve(&candidate, argv, env);
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => {}
             // Remembered, but a later directory may have one that can be executed.
             Some(libc::EACCES) => last = error,
-            _ => return Err(error).step(execution_step(candidate.as_bytes())),
+            _ => return Err(error).step_with(|| execution_step(candidate.as_bytes())),
         }
     }
-    Err(last).step(execution_step(program))
+    Err(last).step_with(|| execution_step(program))
 }
 
 fn execution_step(program: &[u8]) -> String {

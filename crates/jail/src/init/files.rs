@@ -41,7 +41,9 @@ fn become_user(identity: Identity, filter: &[Instruction]) -> Result<(), Failure
 }
 
 fn perform(operation: &FileOperation, data: Option<OwnedFd>) -> Result<FileOutcome, Failure> {
-    let pipe = || data.map(File::from).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF)).step("a pipe is needed");
+    let pipe = || {
+        data.map(File::from).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF)).step("a pipe is needed")
+    };
     match operation {
         FileOperation::Stat { path } => facts(&to_path(path)).map(FileOutcome::Entry).step("stat"),
         FileOperation::List { path, max_entries } => list(&to_path(path), *max_entries).step("list"),
@@ -67,7 +69,8 @@ fn to_path(bytes: &[u8]) -> PathBuf {
 
 fn facts(path: &Path) -> io::Result<FileFacts> {
     let facts = fs::symlink_metadata(path)?;
-    let link_target = if facts.is_symlink() { Some(fs::read_link(path)?.into_os_string().into_vec()) } else { None };
+    let link_target =
+        if facts.is_symlink() { Some(fs::read_link(path)?.into_os_string().into_vec()) } else { None };
     Ok(FileFacts {
         name: path.file_name().unwrap_or(path.as_os_str()).as_bytes().to_vec(),
         mode: facts.mode(),
@@ -134,10 +137,17 @@ fn open_regular(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> 
     if !facts.is_file() {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    rustix::fs::fcntl_setfl(file.as_fd(), rustix::fs::fcntl_getfl(file.as_fd())? - rustix::fs::OFlags::NONBLOCK)?;
+    rustix::fs::fcntl_setfl(
+        file.as_fd(),
+        rustix::fs::fcntl_getfl(file.as_fd())? - rustix::fs::OFlags::NONBLOCK,
+    )?;
     Ok(file)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
-    if fs::symlink_metadata(path)?.is_dir() { crate::remove_tree::remove(path) } else { fs::remove_file(path) }
+    if fs::symlink_metadata(path)?.is_dir() {
+        crate::remove_tree::remove(path)
+    } else {
+        fs::remove_file(path)
+    }
 }

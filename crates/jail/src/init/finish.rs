@@ -72,13 +72,16 @@ fn resize(path: &str, bytes: u64) -> Result<(), Failure> {
         fsconfig_set_string(&context, "size", bytes.to_string())?;
         fsconfig_reconfigure(&context)
     };
-    resize().step(format!("sizing {path}"))
+    resize().step_with(|| format!("sizing {path}"))
 }
 
 fn place_mounts(plan: &Plan, mounts: Vec<OwnedFd>) -> Result<(), Failure> {
     let mut handed = mounts.into_iter();
     let mut next = |what: &str| {
-        handed.next().ok_or_else(|| Failure { step: format!("the mount of {what} was not handed in"), errno: libc::EBADF })
+        handed.next().ok_or_else(|| Failure {
+            step: format!("the mount of {what} was not handed in"),
+            errno: libc::EBADF,
+        })
     };
     let storage = match plan.storage {
         StorageKind::Mounted => next("the storage")?,
@@ -110,13 +113,15 @@ impl StorageTree {
         let in_memory = plan.storage != StorageKind::Mounted;
         // Parts of a mount that is not attached can be cloned since Linux 6.15, when nobody else made it.
         let first = plan.storage_directories().next();
-        let attached = in_memory || first.is_some_and(|name| clone_at(mount.as_fd(), name, Reach::One).is_err());
+        let attached =
+            in_memory || first.is_some_and(|name| clone_at(mount.as_fd(), name, Reach::One).is_err());
         if attached {
             attach(&mount, STORAGE).step("attaching the storage")?;
         }
         if in_memory {
             for directory in plan.storage_directories() {
-                fs::create_dir(format!("{STORAGE}/{directory}")).step(format!("making {directory}"))?;
+                fs::create_dir(format!("{STORAGE}/{directory}"))
+                    .step_with(|| format!("making {directory}"))?;
             }
         }
         Ok(Self { mount, attached })
@@ -128,7 +133,7 @@ impl StorageTree {
         } else {
             clone_at(self.mount.as_fd(), name, Reach::One)
         };
-        cloned.step(format!("cloning {name}"))
+        cloned.step_with(|| format!("cloning {name}"))
     }
 
     fn put_away(self) -> Result<(), Failure> {
@@ -158,9 +163,11 @@ fn place(
         MountSource::Requested { index } => requested.get(*index).ok_or_else(missing)?,
     };
     let attributes = if mount.access == Access::ReadOnly { PLAIN_READ_ONLY } else { PLAIN };
-    set_attributes(source.as_fd(), Reach::One, attributes, None).step(format!("protecting {target}"))?;
-    let place = path_walk::mount_point(target, mount.kind, user).step(format!("finding the mount target {target}"))?;
-    attach_on(source, &place).step(format!("mounting {target}"))
+    set_attributes(source.as_fd(), Reach::One, attributes, None)
+        .step_with(|| format!("protecting {target}"))?;
+    let place = path_walk::mount_point(target, mount.kind, user)
+        .step_with(|| format!("finding the mount target {target}"))?;
+    attach_on(source, &place).step_with(|| format!("mounting {target}"))
 }
 
 /// A writable root has an empty /var of its own.
@@ -168,13 +175,13 @@ fn furnish_var() -> Result<(), Failure> {
     for directory in ["/var/cache", "/var/lib", "/var/log", "/var/spool"] {
         match fs::create_dir(directory) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            other => other.step(format!("making {directory}"))?,
+            other => other.step_with(|| format!("making {directory}"))?,
         }
     }
     for (link, target) in [("/var/tmp", "../tmp"), ("/var/run", "../run")] {
         match symlink(target, link) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            other => other.step(format!("linking {link}"))?,
+            other => other.step_with(|| format!("linking {link}"))?,
         }
     }
     Ok(())
@@ -196,9 +203,12 @@ fn set_rlimits(plan: &Plan, record: &mut Enforcement) -> Result<(), Failure> {
         // What we have may be less than what was asked for, and cannot be raised.
         let value = getrlimit(resource).maximum.map_or(limit.value, |most| most.min(limit.value));
         let bound = Bound { current: Some(value), maximum: Some(value) };
-        setrlimit(resource, bound).step(format!("limiting {:?}", limit.resource))?;
+        setrlimit(resource, bound).step_with(|| format!("limiting {:?}", limit.resource))?;
     }
-    record.enforced(Control::Rlimits, "open files, locked memory, message queues, pending signals bounded; no core dumps");
+    record.enforced(
+        Control::Rlimits,
+        "open files, locked memory, message queues, pending signals bounded; no core dumps",
+    );
     Ok(())
 }
 
@@ -213,7 +223,10 @@ fn report(plan: &Plan, template: &Template, record: &mut Enforcement) {
             format!("user namespace with one id: commands, init and files are host uid {uid}, supplementary groups stay; seccomp keeps commands off init"),
         ),
     }
-    record.enforced(Control::Namespaces, "user, mount, pid, ipc, uts and cgroup namespaces of its own; nesting forbidden");
+    record.enforced(
+        Control::Namespaces,
+        "user, mount, pid, ipc, uts and cgroup namespaces of its own; nesting forbidden",
+    );
     record.enforced(
         Control::Filesystem,
         match plan.root {
@@ -221,15 +234,27 @@ fn report(plan: &Plan, template: &Template, record: &mut Enforcement) {
             RootMode::Writable => "own root; changes go to an overlay on the session's storage; nosuid and nodev on every mount",
         },
     );
-    record.enforced(Control::ProcMasks, format!("own procfs, settings read-only, {} files covered", template.masks.len()));
-    record.enforced(Control::Capabilities, "none; bounding set empty, no_new_privs, secure bits locked, read back");
-    record.enforced(Control::Seccomp, "allow list; other calls get an error, foreign architectures are killed");
-    record.enforced(Control::NoSetuid, "seccomp refuses every form of setting the bits; every mount is nosuid");
+    record.enforced(
+        Control::ProcMasks,
+        format!("own procfs, settings read-only, {} files covered", template.masks.len()),
+    );
+    record.enforced(
+        Control::Capabilities,
+        "none; bounding set empty, no_new_privs, secure bits locked, read back",
+    );
+    record
+        .enforced(Control::Seccomp, "allow list; other calls get an error, foreign architectures are killed");
+    record
+        .enforced(Control::NoSetuid, "seccomp refuses every form of setting the bits; every mount is nosuid");
     match plan.network {
-        NetworkMode::Off => record.enforced(Control::Network, "empty network namespace with loopback; unix and inet sockets only"),
+        NetworkMode::Off => record
+            .enforced(Control::Network, "empty network namespace with loopback; unix and inet sockets only"),
         NetworkMode::Host => record.absent(Control::Network, "the host's network, as asked for"),
     }
     let charged = plan.rlimits.iter().all(|limit| limit.resource != Rlimit::Data);
     let whose = if charged { "charged to the box's memory" } else { "beside the memory of its processes" };
-    record.enforced(Control::Tmpfs, format!("/tmp {} MiB, /dev/shm {} MiB, {whose}", plan.tmp_bytes >> 20, plan.shm_bytes >> 20));
+    record.enforced(
+        Control::Tmpfs,
+        format!("/tmp {} MiB, /dev/shm {} MiB, {whose}", plan.tmp_bytes >> 20, plan.shm_bytes >> 20),
+    );
 }

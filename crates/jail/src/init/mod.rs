@@ -39,7 +39,7 @@ pub(crate) struct Inheritance {
     pub(crate) network: NetworkMode,
 }
 
-/// The seccomp filters, compiled once by the launcher.
+/// The seccomp filters, as the daemon compiled them.
 #[derive(Debug)]
 pub(crate) struct Filters {
     pub(crate) init: Vec<Instruction>,
@@ -47,7 +47,12 @@ pub(crate) struct Filters {
 }
 
 /// The life of PID 1.
-pub(crate) fn run(proof: SingleThreaded, inheritance: Inheritance, template: &Template, filters: &Filters) -> ! {
+pub(crate) fn run(
+    proof: SingleThreaded,
+    inheritance: Inheritance,
+    template: &Template,
+    filters: &Filters,
+) -> ! {
     let mut keep = vec![inheritance.control.as_fd(), inheritance.go.as_fd()];
     keep.extend(inheritance.tasks.iter().map(AsFd::as_fd));
     keep.extend(inheritance.run_directory.as_ref().map(AsFd::as_fd));

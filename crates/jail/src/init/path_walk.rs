@@ -21,7 +21,12 @@ pub(super) fn mount_point(path: &str, kind: NodeKind, owner: u32) -> io::Result<
             Err(error) => return Err(error),
         }
         if index + 1 == parts.len() && kind == NodeKind::File {
-            openat(CWD, &walked, OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))?;
+            openat(
+                CWD,
+                &walked,
+                OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
+                Mode::from_raw_mode(0o644),
+            )?;
         } else {
             mkdirat(CWD, &walked, Mode::from_raw_mode(0o755))?;
         }
@@ -56,7 +61,8 @@ pub(super) fn enter_directory(path: &[u8]) -> io::Result<()> {
 
 /// Makes a directory and its missing parents, with the identity of the caller.
 pub(super) fn make_directories(path: &[u8]) -> io::Result<()> {
-    let ends = path.iter().enumerate().filter(|(index, byte)| **byte == b'/' && *index > 0).map(|(index, _)| index);
+    let ends =
+        path.iter().enumerate().filter(|(index, byte)| **byte == b'/' && *index > 0).map(|(index, _)| index);
     for end in ends.chain([path.len()]) {
         match mkdirat(CWD, &path[..end], Mode::from_raw_mode(0o777)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 
 use rustix::fs::CWD;
+use rustix::mount::mount_bind;
 use rustix::thread::{CapabilitiesSecureBits, set_capabilities_secure_bits};
 use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
 use sandcrate_sys::process::{SingleThreaded, unshare};
@@ -25,11 +26,33 @@ const UNCLAIMED_TMPFS: u64 = 1 << 20;
 /// Directories, links and mount points; nothing is stored in it.
 const ROOT_BYTES: u64 = 1 << 20;
 const DIRECTORIES: [&str; 20] = [
-    "usr", "etc", "dev", "proc", "tmp", "workspace", "home", "home/box", "root", "run", "opt", "srv", "mnt", "media",
-    "var", "var/cache", "var/lib", "var/log", "var/spool", ".storage",
+    "usr",
+    "etc",
+    "dev",
+    "proc",
+    "tmp",
+    "workspace",
+    "home",
+    "home/box",
+    "root",
+    "run",
+    "opt",
+    "srv",
+    "mnt",
+    "media",
+    "var",
+    "var/cache",
+    "var/lib",
+    "var/log",
+    "var/spool",
+    ".storage",
 ];
 
-pub(super) fn prepare(proof: &SingleThreaded, inheritance: &Inheritance, template: &Template) -> Result<(), Failure> {
+pub(super) fn prepare(
+    proof: &SingleThreaded,
+    inheritance: &Inheritance,
+    template: &Template,
+) -> Result<(), Failure> {
     wait_for_maps(inheritance)?;
     join_cgroups(inheritance)?;
     take_identity(inheritance.mapping)?;
@@ -42,14 +65,17 @@ pub(super) fn prepare(proof: &SingleThreaded, inheritance: &Inheritance, templat
     // After the identity: a tmpfs belongs to the user who makes it.
     build_root(template)?;
     if inheritance.network == NetworkMode::Host {
-        let resolver = clone_with("/resolv.conf", Reach::One, PLAIN_READ_ONLY).step("cloning the resolver's configuration")?;
-        attach(&resolver, format!("{ROOT}/etc/resolv.conf")).step("attaching the resolver's configuration")?;
+        let resolver = clone_with("/resolv.conf", Reach::One, PLAIN_READ_ONLY)
+            .step("cloning the resolver's configuration")?;
+        attach(&resolver, format!("{ROOT}/etc/resolv.conf"))
+            .step("attaching the resolver's configuration")?;
     }
     mount_proc(template)?;
     mount_terminals(&format!("{ROOT}/dev/pts"), BOX_USER)?;
     for place in ["tmp", "dev/shm"] {
-        let tmpfs = make_tmpfs(UNCLAIMED_TMPFS, 16384, "1777", PLAIN).step(format!("making /{place}"))?;
-        attach(&tmpfs, format!("{ROOT}/{place}")).step(format!("attaching /{place}"))?;
+        let tmpfs =
+            make_tmpfs(UNCLAIMED_TMPFS, 16384, "1777", PLAIN).step_with(|| format!("making /{place}"))?;
+        attach(&tmpfs, format!("{ROOT}/{place}")).step_with(|| format!("attaching /{place}"))?;
     }
     // Last: a new procfs may only be mounted while the host's is visible, which it is until here.
     enter_root(ROOT).step("entering the root")
@@ -86,12 +112,13 @@ fn build_root(template: &Template) -> Result<(), Failure> {
     let root = make_tmpfs(ROOT_BYTES, 1024, "755", PLAIN).step("making the root")?;
     attach(&root, ROOT).step("attaching the root")?;
     rustix::process::umask(0o022.into());
-    for directory in DIRECTORIES.iter().copied().chain(template.system_directories.iter().map(String::as_str)) {
-        fs::create_dir(format!("{ROOT}/{directory}")).step(format!("making /{directory}"))?;
+    for directory in DIRECTORIES.iter().copied().chain(template.system_directories.iter().map(String::as_str))
+    {
+        fs::create_dir(format!("{ROOT}/{directory}")).step_with(|| format!("making /{directory}"))?;
     }
     let links = template.links.iter().map(|(link, target)| (link.as_str(), target.as_str()));
     for (link, target) in links.chain([("var/tmp", "../tmp"), ("var/run", "../run")]) {
-        symlink(target, format!("{ROOT}/{link}")).step(format!("linking /{link}"))?;
+        symlink(target, format!("{ROOT}/{link}")).step_with(|| format!("linking /{link}"))?;
     }
     for (name, reach) in [("usr", Reach::Tree), ("etc", Reach::One), ("dev", Reach::Tree)] {
         place_template(name, reach)?;
@@ -100,12 +127,12 @@ fn build_root(template: &Template) -> Result<(), Failure> {
 }
 
 fn place_template(name: &str, reach: Reach) -> Result<(), Failure> {
-    let mount = clone_at(CWD, format!("/template/{name}"), reach).step(format!("cloning /{name}"))?;
+    let mount = clone_at(CWD, format!("/template/{name}"), reach).step_with(|| format!("cloning /{name}"))?;
     if name == "etc" {
         // A directory of the launcher's own tmpfs, not a mount with attributes of its own.
         set_attributes(mount.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("protecting /etc")?;
     }
-    attach(&mount, format!("{ROOT}/{name}")).step(format!("attaching /{name}"))
+    attach(&mount, format!("{ROOT}/{name}")).step_with(|| format!("attaching /{name}"))
 }
 
 /// A procfs of the box's own, its settings read-only, its tell-tale files covered.
@@ -114,14 +141,16 @@ fn mount_proc(template: &Template) -> Result<(), Failure> {
     let proc = make(c"proc", [], attributes).step("making /proc")?;
     attach(&proc, format!("{ROOT}/proc")).step("attaching /proc")?;
     // A second line behind seccomp: no user namespace can be made inside this one.
-    fs::write(format!("{ROOT}/proc/sys/user/max_user_namespaces"), "0").step("forbidding nested user namespaces")?;
+    fs::write(format!("{ROOT}/proc/sys/user/max_user_namespaces"), "0")
+        .step("forbidding nested user namespaces")?;
     let read_only = MountAttributes { read_only: true, ..attributes };
     let sys = clone_with(format!("{ROOT}/proc/sys"), Reach::One, read_only).step("cloning /proc/sys")?;
     attach(&sys, format!("{ROOT}/proc/sys")).step("protecting /proc/sys")?;
     for mask in &template.masks {
+        // Mounts of the template that have their attributes already: one call each, and there are many.
         let cover = if mask.directory { "/empty" } else { "/blank" };
-        let cover = clone_with(cover, Reach::One, read_only).step("cloning a mask")?;
-        attach(&cover, format!("{ROOT}/proc/{}", mask.path)).step(format!("masking /proc/{}", mask.path))?;
+        mount_bind(cover, format!("{ROOT}/proc/{}", mask.path))
+            .step_with(|| format!("masking /proc/{}", mask.path))?;
     }
     Ok(())
 }
@@ -129,7 +158,13 @@ fn mount_proc(template: &Template) -> Result<(), Failure> {
 /// A devpts of the box's own whose terminals belong to `user`.
 pub(super) fn mount_terminals(at: &str, user: u32) -> Result<(), Failure> {
     let id = user.to_string();
-    let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("uid", id.as_str()), ("gid", id.as_str())];
+    let options = [
+        ("newinstance", ""),
+        ("ptmxmode", "0666"),
+        ("mode", "0620"),
+        ("uid", id.as_str()),
+        ("gid", id.as_str()),
+    ];
     let attributes = MountAttributes { no_suid: true, no_exec: true, ..Default::default() };
     let terminals = make(c"devpts", options, attributes).step("making /dev/pts")?;
     attach(&terminals, at).step("attaching /dev/pts")

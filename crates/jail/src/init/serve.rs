@@ -14,7 +14,9 @@ use super::files;
 use crate::cgroup::{CommandCgroup, CpuTime};
 use crate::channel::Channel;
 use crate::identity::IdMapping;
-use crate::message::{EndStatus, Failure, FileOperation, InitReply, InitRequest, ProcessEnd, StartCommand, Step};
+use crate::message::{
+    EndStatus, Failure, FileOperation, InitReply, InitRequest, ProcessEnd, StartCommand, Step,
+};
 use crate::plan::Plan;
 
 /// Command cgroups kept for the next command: making one costs as much as the rest of init's part.
@@ -28,7 +30,7 @@ struct Init<'a> {
     filter: &'a [Instruction],
     /// By pid.
     children: HashMap<i32, Child>,
-    idle: Vec<CommandCgroup>,
+    idle: Vec<(CommandCgroup, CpuTime)>,
     /// Cgroups of commands that have ended, until they are empty.
     lingering: Vec<Lingering>,
     made_cgroups: u32,
@@ -115,7 +117,12 @@ impl Init<'_> {
     fn start(&mut self, id: u32, command: &StartCommand, fds: Vec<OwnedFd>) {
         if let Err(failure) = self.try_start(id, command, fds) {
             self.reply(&InitReply::StartFailed { id, failure });
-            let ended = ProcessEnd { status: EndStatus::Code(126), user_micros: 0, system_micros: 0, peak_rss_bytes: 0 };
+            let ended = ProcessEnd {
+                status: EndStatus::Code(126),
+                user_micros: 0,
+                system_micros: 0,
+                peak_rss_bytes: 0,
+            };
             self.reply(&InitReply::Exited { id, ended });
         }
     }
@@ -127,17 +134,19 @@ impl Init<'_> {
             master = Some(end);
             Stdio::Terminal { slave }
         } else {
-            let streams: [OwnedFd; 3] =
-                fds.try_into().map_err(|_| Failure { step: "three streams are needed".into(), errno: libc::EBADF })?;
+            let streams: [OwnedFd; 3] = fds
+                .try_into()
+                .map_err(|_| Failure { step: "three streams are needed".into(), errno: libc::EBADF })?;
             let [stdin, stdout, stderr] = streams;
             Stdio::Pipes { stdin, stdout, stderr }
         };
         let cgroup = self.command_cgroup()?;
-        let before = cgroup.as_ref().and_then(CommandCgroup::cpu).unwrap_or_default();
-        match fork(&self.proof, 0, cgroup.as_ref().map(CommandCgroup::dir)) {
-            Ok(Fork::Child(_)) => become_program(id, command, &stdio, self.identity, self.filter, &self.control),
+        match fork(&self.proof, 0, cgroup.as_ref().map(|(cgroup, _)| cgroup.dir())) {
+            Ok(Fork::Child(_)) => {
+                become_program(id, command, &stdio, self.identity, self.filter, &self.control)
+            }
             Ok(Fork::Parent { pid, .. }) => {
-                let task = Task::Command { cgroup: cgroup.map(|made| (made, before)), script: command.script.is_some(), killed: false };
+                let task = Task::Command { cgroup, script: command.script.is_some(), killed: false };
                 self.children.insert(pid, Child { id, task });
                 if let Some(master) = master {
                     let _ = self.control.send(&InitReply::Terminal { id }, &[master.as_fd()]);
@@ -151,13 +160,16 @@ impl Init<'_> {
         }
     }
 
-    fn command_cgroup(&mut self) -> Result<Option<CommandCgroup>, Failure> {
+    /// An empty cgroup, and the CPU time it has seen.
+    fn command_cgroup(&mut self) -> Result<Option<(CommandCgroup, CpuTime)>, Failure> {
         let Some(directory) = &self.run_directory else { return Ok(None) };
         if let Some(cgroup) = self.idle.pop() {
             return Ok(Some(cgroup));
         }
         self.made_cgroups += 1;
-        CommandCgroup::create(directory.as_fd(), self.made_cgroups).map(Some).step("making a command's cgroup")
+        CommandCgroup::create(directory.as_fd(), self.made_cgroups)
+            .map(|made| Some((made, CpuTime::default())))
+            .step("making a command's cgroup")
     }
 
     /// File operations run in a process of their own, with the box's identity: a slow or hostile file system
@@ -189,7 +201,9 @@ impl Init<'_> {
         let Some((pid, child)) = self.children.iter_mut().find(|(_, child)| child.id == id) else { return };
         let pid = Pid::from_raw(*pid);
         match (&mut child.task, pid) {
-            (Task::Command { cgroup: Some((cgroup, _)), killed, .. }, _) if cgroup.kill().is_ok() => *killed = true,
+            (Task::Command { cgroup: Some((cgroup, _)), killed, .. }, _) if cgroup.kill().is_ok() => {
+                *killed = true
+            }
             (Task::Worker, Some(pid)) => drop(kill_process(pid, Signal::KILL)),
             // Without a cgroup nobody can say which processes are whose: all of them end.
             _ => drop(kill_everyone_else()),
@@ -252,7 +266,8 @@ impl Init<'_> {
             if cgroup.populated().unwrap_or(true) {
                 self.lingering.push(Lingering { cgroup, killed });
             } else if !killed && self.idle.len() < IDLE_CGROUPS {
-                self.idle.push(cgroup);
+                let seen = cgroup.cpu().unwrap_or_default();
+                self.idle.push((cgroup, seen));
             } else {
                 // One that cannot be removed goes with the box.
                 let _ = cgroup.remove();

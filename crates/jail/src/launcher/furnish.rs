@@ -4,7 +4,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, open, openat2, statat,
+    AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, open, openat2,
+    statat,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandcrate_sys::mount::{Reach, set_attributes};
@@ -23,11 +24,17 @@ const DISK: &str = "/disk";
 
 impl Launcher {
     /// Detached mounts in the order of the reply: storage, overlays, sources.
-    pub(super) fn furnish(&mut self, box_id: u64, order: &FurnishOrder, fds: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Failure> {
+    pub(super) fn furnish(
+        &mut self,
+        box_id: u64,
+        order: &FurnishOrder,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Vec<OwnedFd>, Failure> {
         if let Some(cgroup) = self.boxes.get(&box_id).and_then(|record| record.cgroup.as_ref()) {
-            cgroup
-                .set_limits(&order.limits)
-                .map_err(|error| Failure { step: format!("setting limits ({error})"), errno: libc::EINVAL })?;
+            cgroup.set_limits(&order.limits).map_err(|error| Failure {
+                step: format!("setting limits ({error})"),
+                errno: libc::EINVAL,
+            })?;
         }
         let mut handed = fds.into_iter();
         let mut mounts = match order.storage {
@@ -54,7 +61,8 @@ impl Launcher {
     /// Runs `work` where the host's paths and mounts are.
     fn among_host_mounts<T>(&self, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
         let enter = |namespace: &OwnedFd| {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)).step("changing the mount namespace")
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
+                .step("changing the mount namespace")
         };
         enter(&self.host_mounts)?;
         let result = work();
@@ -70,7 +78,8 @@ impl Launcher {
                 .step("opening the storage")?;
             // First of all: what is made from here on is counted.
             quota::set_project(directory.as_fd(), project).step("setting the storage's project")?;
-            quota::set_limit(directory.as_fd(), project, bytes, inodes).step("setting the storage's quota")?;
+            quota::set_limit(directory.as_fd(), project, bytes, inodes)
+                .step("setting the storage's quota")?;
         }
         let (files, work) = (format!("{base}/files"), format!("{base}/work-files"));
         self.make_owned(&files, order.user)?;
@@ -90,7 +99,7 @@ impl Launcher {
                 self.make_owned(&upper, 0)?;
                 self.make_owned(&work, 0)?;
                 let overlay = self.overlay(&format!("/template/{name}"), &upper, &work);
-                mounts.push(overlay.step(format!("laying an overlay over /{name}"))?);
+                mounts.push(overlay.step_with(|| format!("laying an overlay over /{name}"))?);
             }
         }
         Ok(mounts)
@@ -101,19 +110,22 @@ impl Launcher {
         match mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
             // A session that comes back.
             Err(rustix::io::Errno::EXIST) => return Ok(()),
-            other => other.step(format!("making {path}"))?,
+            other => other.step_with(|| format!("making {path}"))?,
         }
         if self.mapping.is_rootless() {
             return Ok(());
         }
-        let (uid, gid) = (Uid::from_raw(self.mapping.host_uid(user)), Gid::from_raw(self.mapping.host_gid(user)));
-        chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).step(format!("giving {path} to the box"))
+        let (uid, gid) =
+            (Uid::from_raw(self.mapping.host_uid(user)), Gid::from_raw(self.mapping.host_gid(user)));
+        chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+            .step_with(|| format!("giving {path} to the box"))
     }
 
     /// An overlay, detached. All paths are of the launcher's own mount namespace: an overlay takes its layers only
     /// from there.
     fn overlay(&self, lower: &str, upper: &str, work: &str) -> std::io::Result<OwnedFd> {
-        let mut options = vec![("source", "overlay"), ("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
+        let mut options =
+            vec![("source", "overlay"), ("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
         // The files go with the session: without this, its end would sync the whole disk beneath.
         options.push(("volatile", ""));
         if self.mapping.is_rootless() {
@@ -130,21 +142,27 @@ impl Launcher {
     fn clone_checked(&self, path: &std::path::Path, fd: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
         let name = path.display();
         if !self.mapping.is_rootless() {
-            return clone_at(fd, "", Reach::One).step(format!("cloning {name}"));
+            return clone_at(fd, "", Reach::One).step_with(|| format!("cloning {name}"));
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let again = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).step(format!("finding {name} again"))?;
+        let again = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+            .step_with(|| format!("finding {name} again"))?;
         let (was, is) = (statat(fd, "", AtFlags::EMPTY_PATH), statat(&again, "", AtFlags::EMPTY_PATH));
         match (was, is) {
             (Ok(was), Ok(is)) if (was.st_dev, was.st_ino) == (is.st_dev, is.st_ino) => {}
-            _ => return Err(Failure { step: format!("{name} has changed since it was checked"), errno: libc::ESTALE }),
+            _ => {
+                return Err(Failure {
+                    step: format!("{name} has changed since it was checked"),
+                    errno: libc::ESTALE,
+                });
+            }
         }
         match clone_at(again.as_fd(), "", Reach::One) {
             // What is mounted below must come along: an ordinary user may not uncover what a mount hides.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                clone_at(again.as_fd(), "", Reach::Tree).step(format!("cloning {name}"))
+                clone_at(again.as_fd(), "", Reach::Tree).step_with(|| format!("cloning {name}"))
             }
-            other => other.step(format!("cloning {name}")),
+            other => other.step_with(|| format!("cloning {name}")),
         }
     }
 
@@ -152,7 +170,8 @@ impl Launcher {
         let mount = self.among_host_mounts(|| self.clone_checked(&source.path, fd))?;
         let attributes = if source.access == Access::ReadOnly { PLAIN_READ_ONLY } else { PLAIN };
         if self.mapping.is_rootless() {
-            set_attributes(mount.as_fd(), Reach::Tree, attributes, None).step(format!("protecting {}", source.path.display()))?;
+            set_attributes(mount.as_fd(), Reach::Tree, attributes, None)
+                .step_with(|| format!("protecting {}", source.path.display()))?;
             return Ok(mount);
         }
         let key = (source.owner.0, source.owner.1, user);
@@ -167,7 +186,7 @@ impl Launcher {
         }
         let idmap = self.idmaps.get(&key).map(AsFd::as_fd);
         set_attributes(mount.as_fd(), Reach::One, attributes, idmap)
-            .step(format!("mapping the owner of {}", source.path.display()))?;
+            .step_with(|| format!("mapping the owner of {}", source.path.display()))?;
         Ok(mount)
     }
 }

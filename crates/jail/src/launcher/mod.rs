@@ -8,20 +8,19 @@ mod furnish;
 mod start;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
+use sandcrate_sys::seccomp::Instruction;
 
 use crate::cgroup::{BoxCgroup, Owner, Parent};
 use crate::channel::Channel;
 use crate::identity::{BOX_USER, IdMapping};
 use crate::init::{self, Filters, Inheritance};
-use crate::message::{Failure, LauncherReply, LauncherRequest, Step};
+use crate::message::{Failure, FilterInstruction, LauncherReply, LauncherRequest, Step};
 use crate::plan::NetworkMode;
 use crate::template::Template;
 use crate::userns;
@@ -43,6 +42,9 @@ struct Launcher {
     /// Compiled once for each kind of network that boxes ask for.
     filters: HashMap<NetworkMode, Filters>,
     boxes: HashMap<u64, BoxRecord>,
+    /// Cgroups for the next box.
+    spare_cgroup: Option<BoxCgroup>,
+    made_cgroups: u64,
     /// User namespaces for id-mapped mounts, by disk owner and box user.
     idmaps: HashMap<(u32, u32, u32), OwnedFd>,
 }
@@ -106,9 +108,17 @@ impl Launcher {
                 Ok(mounts) => {
                     let mounts: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
                     self.reply(&LauncherReply::Furnished { box_id }, &mounts);
+                    // Nobody waits for us now.
+                    self.stock_cgroup();
                 }
                 Err(failure) => self.reply(&LauncherReply::Failed { box_id, failure }, &[]),
             },
+            LauncherRequest::Policy { network, filters } => {
+                self.filters.insert(
+                    network,
+                    Filters { init: program(&filters.init), command: program(&filters.command) },
+                );
+            }
             LauncherRequest::Freeze { box_id, frozen } => {
                 if let Some(BoxRecord { cgroup: Some(cgroup), .. }) = self.boxes.get(&box_id) {
                     // A box that cannot be frozen is ended by the daemon anyway.
@@ -122,11 +132,15 @@ impl Launcher {
     /// Clones a new init into all its namespaces and its cgroup, and lets it go once its ids are mapped.
     fn prepare(&mut self, box_id: u64, network: NetworkMode, fds: Vec<OwnedFd>) -> Result<(), Failure> {
         let control = fds.into_iter().next().map(Channel::from);
-        let control = control.ok_or_else(|| Failure { step: "no channel for init".into(), errno: libc::EBADF })?;
-        if let Entry::Vacant(place) = self.filters.entry(network) {
-            place.insert(compile_filters(network).step("compiling the seccomp policy")?);
+        let control =
+            control.ok_or_else(|| Failure { step: "no channel for init".into(), errno: libc::EBADF })?;
+        if !self.filters.contains_key(&network) {
+            return Err(Failure { step: "no policy for this network".into(), errno: libc::EINVAL });
         }
-        let cgroup = self.make_cgroup(box_id)?;
+        let cgroup = match self.spare_cgroup.take() {
+            Some(spare) => Some(spare),
+            None => self.make_cgroup()?,
+        };
         let (pid, pidfd, release) = match self.clone_init(control, network, cgroup.as_ref()) {
             Ok(cloned) => cloned,
             Err(failure) => {
@@ -157,24 +171,40 @@ impl Launcher {
             mapping: self.mapping,
             network,
         };
-        let mut flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        let mut flags = libc::CLONE_NEWUSER
+            | libc::CLONE_NEWNS
+            | libc::CLONE_NEWPID
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWUTS;
         if network == NetworkMode::Off {
             flags |= libc::CLONE_NEWNET;
         }
-        match fork(&self.proof, flags as u64, cgroup.and_then(BoxCgroup::unified_dir)).step("cloning a box")? {
+        match fork(&self.proof, flags as u64, cgroup.and_then(BoxCgroup::unified_dir))
+            .step("cloning a box")?
+        {
             Fork::Child(proof) => init::run(proof, inheritance, &self.template, &self.filters[&network]),
             Fork::Parent { pid, pidfd } => Ok((pid, pidfd, release)),
         }
     }
 
-    fn make_cgroup(&self, box_id: u64) -> Result<Option<BoxCgroup>, Failure> {
+    /// Makes the cgroups of the next box ahead of time.
+    fn stock_cgroup(&mut self) {
+        if self.spare_cgroup.is_none() {
+            // One that cannot be made now is tried again, and reported, when it is needed.
+            self.spare_cgroup = self.make_cgroup().ok().flatten();
+        }
+    }
+
+    fn make_cgroup(&mut self) -> Result<Option<BoxCgroup>, Failure> {
         let Some(parent) = &self.cgroups else { return Ok(None) };
+        self.made_cgroups += 1;
         let id = self.mapping.init_user();
         let owner = Owner { uid: self.mapping.host_uid(id), gid: self.mapping.host_gid(id) };
         let owner = (!self.mapping.is_rootless()).then_some(owner);
-        parent.create(&format!("box-{box_id}"), owner).map(Some).map_err(|error| {
-            Failure { step: format!("making cgroups ({error})"), errno: libc::EIO }
-        })
+        parent
+            .create(&format!("box-{}", self.made_cgroups), owner)
+            .map(Some)
+            .map_err(|error| Failure { step: format!("making cgroups ({error})"), errno: libc::EIO })
     }
 
     fn release(&mut self, box_id: u64, pid: i32, release: &OwnedFd) -> Result<(), Failure> {
@@ -188,7 +218,11 @@ impl Launcher {
             self.watch(box_id)?;
             return Err(failure);
         }
-        let usage = record.cgroup.as_ref().map_or(Ok(Vec::new()), BoxCgroup::usage_dirs).step("opening cgroup files")?;
+        let usage = record
+            .cgroup
+            .as_ref()
+            .map_or(Ok(Vec::new()), BoxCgroup::usage_dirs)
+            .step("opening cgroup files")?;
         let mut fds = vec![record.pidfd.as_fd()];
         fds.extend(usage.iter().map(AsFd::as_fd));
         self.reply(&LauncherReply::Prepared { box_id }, &fds);
@@ -197,7 +231,8 @@ impl Launcher {
 
     fn watch(&self, box_id: u64) -> Result<(), Failure> {
         let data = epoll::EventData::new_u64(box_id);
-        epoll::add(&self.events, &self.boxes[&box_id].pidfd, data, epoll::EventFlags::IN).step("watching init")
+        epoll::add(&self.events, &self.boxes[&box_id].pidfd, data, epoll::EventFlags::IN)
+            .step("watching init")
     }
 
     /// Init has ended, and with it everything in its PID namespace.
@@ -224,6 +259,9 @@ impl Launcher {
                 let _ = cgroup.remove();
             }
         }
+        if let Some(spare) = self.spare_cgroup {
+            let _ = spare.remove();
+        }
         if let Some(parent) = self.cgroups {
             let _ = parent.remove();
         }
@@ -246,14 +284,6 @@ fn wait(pidfd: &OwnedFd) -> String {
     }
 }
 
-fn compile_filters(network: NetworkMode) -> io::Result<Filters> {
-    use crate::seccomp::{Network, command_filter, init_filter};
-    let network = match network {
-        NetworkMode::Off => Network::Off,
-        NetworkMode::Host => Network::On,
-    };
-    Ok(Filters {
-        init: init_filter(network).map_err(io::Error::other)?,
-        command: command_filter(network).map_err(io::Error::other)?,
-    })
+fn program(instructions: &[FilterInstruction]) -> Vec<Instruction> {
+    instructions.iter().map(|&(code, jt, jf, k)| Instruction { code, jt, jf, k }).collect()
 }

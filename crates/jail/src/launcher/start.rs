@@ -31,8 +31,12 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
     let mut enforcement = Enforcement::new();
     let cgroups = open_cgroups(&config, &mut enforcement);
     let mapping = IdMapping::for_this_user();
-    let ready = build_home(&proof, mapping, &config)
-        .and_then(|home| control.send(&LauncherReply::Ready { enforcement }, &[]).step("reporting to the daemon").map(|()| home));
+    let ready = build_home(&proof, mapping, &config).and_then(|home| {
+        control
+            .send(&LauncherReply::Ready { enforcement }, &[])
+            .step("reporting to the daemon")
+            .map(|()| home)
+    });
     match ready {
         Ok(Home { host_mounts, own_mounts, template, events }) => Ok(Launcher {
             proof,
@@ -45,6 +49,8 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
             cgroups,
             filters: HashMap::new(),
             boxes: HashMap::new(),
+            spare_cgroup: None,
+            made_cgroups: 0,
             idmaps: HashMap::new(),
         }),
         Err(failure) => {
@@ -71,7 +77,8 @@ fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfi
     }
     let host_mounts = mount_namespace()?;
     unshare(proof, libc::CLONE_NEWNS).step("making a mount namespace")?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("making mounts private")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .step("making mounts private")?;
     let idmap = match mapping {
         IdMapping::Range => {
             let map = format!("0 {HOST_BASE} {ID_COUNT}\n");
@@ -86,7 +93,8 @@ fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfi
 }
 
 fn mount_namespace() -> Result<OwnedFd, Failure> {
-    open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).step("opening the mount namespace")
+    open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .step("opening the mount namespace")
 }
 
 /// An ordinary user's launcher has its privileges in a user namespace of its own, with a copy of the host's

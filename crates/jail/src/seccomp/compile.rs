@@ -15,9 +15,7 @@ use std::collections::BTreeMap;
 
 use sandcrate_sys::seccomp::Instruction;
 
-use super::policy::{
-    Action, Condition, Errno, Features, Policy, PolicyError, Test, Verdict, Width,
-};
+use super::policy::{Action, Condition, Errno, Features, Policy, PolicyError, Test, Verdict, Width};
 use super::table;
 
 /// The kernel's `BPF_MAXINSNS`.
@@ -52,10 +50,7 @@ pub fn compile(policy: &Policy, features: Features) -> Result<Vec<Instruction>, 
     program.push(LOAD, DATA_ARCH);
     let length = program.reversed.len();
     if length > MAX_INSTRUCTIONS {
-        return Err(PolicyError::TooLong {
-            policy: policy.name.clone(),
-            length,
-        });
+        return Err(PolicyError::TooLong { policy: policy.name.clone(), length });
     }
     program.reversed.reverse();
     Ok(program.reversed)
@@ -69,19 +64,14 @@ struct Range {
 
 /// All numbers, as the fewest ranges of equal verdicts.
 fn ranges(policy: &Policy, features: Features) -> Vec<Range> {
-    let known: BTreeMap<u32, &str> = table::CALLS
-        .iter()
-        .filter_map(|call| Some((call.number?, call.name)))
-        .collect();
+    let known: BTreeMap<u32, &str> =
+        table::CALLS.iter().filter_map(|call| Some((call.number?, call.name))).collect();
     let unknown = Verdict::always(Action::Refuse(policy.unknown));
     let default = Verdict::always(Action::Refuse(policy.default));
     let mut ranges: Vec<Range> = Vec::new();
     let mut add = |start, verdict: &Verdict| {
         if ranges.last().is_none_or(|last| last.verdict != *verdict) {
-            ranges.push(Range {
-                start,
-                verdict: verdict.clone(),
-            });
+            ranges.push(Range { start, verdict: verdict.clone() });
         }
     };
     let mut next = 0;
@@ -93,10 +83,7 @@ fn ranges(policy: &Policy, features: Features) -> Vec<Range> {
         next = number + 1;
     }
     add(next, &unknown);
-    add(
-        table::FOREIGN_ABI,
-        &Verdict::always(Action::Refuse(Errno::NOT_IMPLEMENTED)),
-    );
+    add(table::FOREIGN_ABI, &Verdict::always(Action::Refuse(Errno::NOT_IMPLEMENTED)));
     ranges
 }
 
@@ -113,11 +100,7 @@ fn spans(ranges: &[Range]) -> Vec<Span<'_>> {
     let mut spans = Vec::new();
     let mut rest = ranges;
     while let Some((range, tail)) = rest.split_first() {
-        let mut span = Span {
-            start: range.start,
-            verdict: &range.verdict,
-            except: None,
-        };
+        let mut span = Span { start: range.start, verdict: &range.verdict, except: None };
         rest = tail;
         if let [lone, after, tail @ ..] = rest
             && after.start - lone.start == 1
@@ -143,12 +126,7 @@ struct Program {
 
 impl Program {
     fn push(&mut self, code: u16, k: u32) -> Label {
-        self.reversed.push(Instruction {
-            code,
-            jt: 0,
-            jf: 0,
-            k,
-        });
+        self.reversed.push(Instruction { code, jt: 0, jf: 0, k });
         self.reversed.len() - 1
     }
 
@@ -165,11 +143,7 @@ impl Program {
 
     /// A label near enough for a branch that leads to `label`.
     fn near(&mut self, label: Label) -> Label {
-        if self.reaches(label) {
-            label
-        } else {
-            self.jump(label)
-        }
+        if self.reaches(label) { label } else { self.jump(label) }
     }
 
     fn jump(&mut self, label: Label) -> Label {
@@ -305,9 +279,6 @@ struct Halves {
 
 impl Halves {
     fn of(value: u64) -> Self {
-        Self {
-            low: value as u32,
-            high: (value >> 32) as u32,
-        }
+        Self { low: value as u32, high: (value >> 32) as u32 }
     }
 }

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::table;
 use super::{
-    Action, Features, Instruction, MAX_INSTRUCTIONS, Network, Policy, command_filter,
-    command_policy, compile, init_filter, init_policy,
+    Action, Features, Instruction, MAX_INSTRUCTIONS, Network, Policy, command_filter, command_policy,
+    compile, init_filter, init_policy,
 };
 
 const KILL: u32 = 0x8000_0000;
@@ -23,11 +23,7 @@ fn run(filter: &[Instruction], arch: u32, number: u32, args: &[u64; 6]) -> (u32,
         4 => arch,
         16..=63 if offset.is_multiple_of(4) => {
             let arg = args[(offset as usize - 16) / 8];
-            if offset.is_multiple_of(8) {
-                arg as u32
-            } else {
-                (arg >> 32) as u32
-            }
+            if offset.is_multiple_of(8) { arg as u32 } else { (arg >> 32) as u32 }
         }
         _ => panic!("load from offset {offset}"),
     };
@@ -67,9 +63,7 @@ fn ours() -> [Policy; 2] {
 
 /// Our policies with their filters, made once for all random calls.
 static COMPILED: LazyLock<Vec<(Policy, Features, Vec<Instruction>)>> = LazyLock::new(|| {
-    let pairs = ours()
-        .into_iter()
-        .flat_map(|policy| features().map(|features| (policy.clone(), features)));
+    let pairs = ours().into_iter().flat_map(|policy| features().map(|features| (policy.clone(), features)));
     pairs
         .map(|(policy, features)| {
             let filter = compile(&policy, features).unwrap();
@@ -82,11 +76,7 @@ static COMPILED: LazyLock<Vec<(Policy, Features, Vec<Instruction>)>> = LazyLock:
 fn assert_agrees(policy: &Policy, features: Features, number: u32, args: &[u64; 6]) {
     let filter = compile(policy, features).unwrap();
     let expected = answer(policy.decide(features, number, args));
-    assert_eq!(
-        run(&filter, table::AUDIT_ARCH, number, args).0,
-        expected,
-        "{number} {args:x?}"
-    );
+    assert_eq!(run(&filter, table::AUDIT_ARCH, number, args).0, expected, "{number} {args:x?}");
 }
 
 #[test]
@@ -94,14 +84,7 @@ fn every_number_is_decided_as_the_policy_says() {
     for policy in ours() {
         for features in features() {
             let filter = compile(&policy, features).unwrap();
-            let edges = [
-                0x3fff_ffff,
-                0x4000_0000,
-                0x4000_0001,
-                0x7fff_ffff,
-                0x8000_0000,
-                u32::MAX,
-            ];
+            let edges = [0x3fff_ffff, 0x4000_0000, 0x4000_0001, 0x7fff_ffff, 0x8000_0000, u32::MAX];
             for number in (0..2000).chain(edges) {
                 for args in [[0; 6], [u64::MAX; 6], [1; 6]] {
                     let expected = answer(policy.decide(features, number, &args));
@@ -138,10 +121,7 @@ fn x32_is_not_implemented_whatever_a_policy_says_of_unknown_numbers() {
 #[test]
 fn filters_stay_small_and_shallow() {
     for network in [Network::Off, Network::On] {
-        for filter in [
-            command_filter(network).unwrap(),
-            init_filter(network).unwrap(),
-        ] {
+        for filter in [command_filter(network).unwrap(), init_filter(network).unwrap()] {
             // The load time is mostly this length; the budget has room for a dozen rules.
             assert!(filter.len() < 240, "{} instructions", filter.len());
             for number in 0..500 {
@@ -165,12 +145,7 @@ fn branches_reach_across_blocks_longer_than_eight_bits() {
     );
     let policy = Policy::parse("long", &text, &[]).unwrap();
     for value in [0, 1, 3, 600, 601, 897, 898, 1 << 32] {
-        for number in [
-            libc::SYS_read,
-            libc::SYS_ioctl,
-            libc::SYS_statx,
-            libc::SYS_write,
-        ] {
+        for number in [libc::SYS_read, libc::SYS_ioctl, libc::SYS_statx, libc::SYS_write] {
             for second in [0, 1, 897] {
                 let args = [value, second, 0, 0, 0, 0];
                 assert_agrees(&policy, features()[0], number as u32, &args);
@@ -189,10 +164,7 @@ fn a_filter_the_kernel_would_not_take_is_an_error() {
     );
     let policy = Policy::parse("huge", &text, &[]).unwrap();
     let error = compile(&policy, features()[0]).unwrap_err();
-    assert!(
-        error.to_string().contains("more than the kernel takes"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("more than the kernel takes"), "{error}");
 }
 
 /// Argument values near those that rules compare with.
@@ -207,11 +179,7 @@ fn argument() -> impl Strategy<Value = u64> {
         prop::sample::select(vec![0x20000, 0x20008, 0xffff_ffff]),
         any::<u64>(),
     ];
-    (
-        interesting,
-        prop_oneof![3 => Just(0_u64), 1 => any::<u64>()],
-    )
-        .prop_map(|(low, high)| low | high << 32)
+    (interesting, prop_oneof![3 => Just(0_u64), 1 => any::<u64>()]).prop_map(|(low, high)| low | high << 32)
 }
 
 fn number() -> impl Strategy<Value = u32> {
@@ -227,10 +195,7 @@ fn condition() -> impl Strategy<Value = String> {
     (0_u8..3, wide, mask, values, any::<bool>()).prop_map(|(arg, wide, mask, values, any_of)| {
         let bits = if wide { 64 } else { 32 };
         let mask = if wide { mask } else { mask & 0xffff_ffff };
-        let values: Vec<_> = values
-            .iter()
-            .map(|value| (value & mask).to_string())
-            .collect();
+        let values: Vec<_> = values.iter().map(|value| (value & mask).to_string()).collect();
         let test = if any_of { "any_of" } else { "none_of" };
         let values = values.join(", ");
         format!("{{ arg = {arg}, bits = {bits}, mask = {mask}, {test} = [{values}] }}")

@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::policy::{
-    Action, Case, Condition, Errno, Features, Layer, Network, Policy, PolicyError, Test, Verdict,
-    Width,
+    Action, Case, Condition, Errno, Features, Layer, Network, Policy, PolicyError, Test, Verdict, Width,
 };
 use super::table;
 
@@ -118,35 +117,21 @@ struct Rule {
 }
 
 /// Checks a document and lays it over the policy it extends.
-pub(super) fn build(
-    name: &str,
-    document: Document,
-    bases: &[Policy],
-) -> Result<Policy, PolicyError> {
-    let base =
-        match &document.extends {
-            None => None,
-            Some(wanted) => Some(bases.iter().find(|base| base.name == *wanted).ok_or_else(
-                || PolicyError::UnknownBase {
-                    policy: name.to_owned(),
-                    base: wanted.clone(),
-                },
-            )?),
-        };
-    let missing = |field| PolicyError::MissingField {
-        policy: name.to_owned(),
-        field,
+pub(super) fn build(name: &str, document: Document, bases: &[Policy]) -> Result<Policy, PolicyError> {
+    let base = match &document.extends {
+        None => None,
+        Some(wanted) => Some(
+            bases
+                .iter()
+                .find(|base| base.name == *wanted)
+                .ok_or_else(|| PolicyError::UnknownBase { policy: name.to_owned(), base: wanted.clone() })?,
+        ),
     };
+    let missing = |field| PolicyError::MissingField { policy: name.to_owned(), field };
     let mut policy = Policy {
         name: name.to_owned(),
-        default: document
-            .default
-            .or(base.map(|base| base.default))
-            .ok_or_else(|| missing("default"))?,
-        unknown: document
-            .unknown
-            .or(base.map(|base| base.unknown))
-            .ok_or_else(|| missing("unknown"))?,
+        default: document.default.or(base.map(|base| base.default)).ok_or_else(|| missing("default"))?,
+        unknown: document.unknown.or(base.map(|base| base.unknown)).ok_or_else(|| missing("unknown"))?,
         layers: base.map(|base| base.layers.clone()).unwrap_or_default(),
     };
     let rules = rules(document);
@@ -182,59 +167,34 @@ fn rules(document: Document) -> Vec<Rule> {
 /// Files the rules with this `only`, to lie above what `below` already says.
 fn layer(below: &Policy, only: Option<Only>, rules: &[Rule]) -> Result<Layer, PolicyError> {
     let policy = || below.name.clone();
-    let network = if only.is_some() {
-        Network::On
-    } else {
-        Network::Off
-    };
+    let network = if only.is_some() { Network::On } else { Network::Off };
     let mut verdicts = BTreeMap::new();
     for rule in rules.iter().filter(|rule| rule.only == only) {
         let calls = || rule.calls.join(", ");
         if rule.calls.is_empty() {
-            return Err(PolicyError::NoCalls {
-                policy: policy(),
-                reason: rule.reason.clone(),
-            });
+            return Err(PolicyError::NoCalls { policy: policy(), reason: rule.reason.clone() });
         }
         if rule.reason.trim().is_empty() {
-            return Err(PolicyError::NoReason {
-                policy: policy(),
-                calls: calls(),
-            });
+            return Err(PolicyError::NoReason { policy: policy(), calls: calls() });
         }
-        let verdict = rule
-            .verdict
-            .as_ref()
-            .map_err(|&problem| PolicyError::BadRule {
-                policy: policy(),
-                calls: calls(),
-                problem,
-            })?;
+        let verdict = rule.verdict.as_ref().map_err(|&problem| PolicyError::BadRule {
+            policy: policy(),
+            calls: calls(),
+            problem,
+        })?;
         for call in &rule.calls {
             let name = table::find(call)
-                .ok_or_else(|| PolicyError::UnknownCall {
-                    policy: policy(),
-                    call: call.clone(),
-                })?
+                .ok_or_else(|| PolicyError::UnknownCall { policy: policy(), call: call.clone() })?
                 .name;
             if below.verdict(Features { network }, name) == Some(verdict) {
-                return Err(PolicyError::RedundantRule {
-                    policy: policy(),
-                    call: call.clone(),
-                });
+                return Err(PolicyError::RedundantRule { policy: policy(), call: call.clone() });
             }
             if verdicts.insert(name, verdict.clone()).is_some() {
-                return Err(PolicyError::DuplicateCall {
-                    policy: policy(),
-                    call: call.clone(),
-                });
+                return Err(PolicyError::DuplicateCall { policy: policy(), call: call.clone() });
             }
         }
     }
-    Ok(Layer {
-        needs_network: only.is_some(),
-        verdicts,
-    })
+    Ok(Layer { needs_network: only.is_some(), verdicts })
 }
 
 fn checked(rule: &AllowIfRule) -> Result<Verdict, &'static str> {
@@ -242,23 +202,12 @@ fn checked(rule: &AllowIfRule) -> Result<Verdict, &'static str> {
         return Err("has no condition: use `deny`");
     }
     let allowed = rule.when.iter().map(|clause| (clause, Action::Allow));
-    let refused = rule
-        .refuse
-        .iter()
-        .map(|case| (&case.when, Action::Refuse(case.errno)));
+    let refused = rule.refuse.iter().map(|case| (&case.when, Action::Refuse(case.errno)));
     let cases = allowed
         .chain(refused)
-        .map(|(clause, action)| {
-            Ok(Case {
-                when: conditions(clause)?,
-                action,
-            })
-        })
+        .map(|(clause, action)| Ok(Case { when: conditions(clause)?, action }))
         .collect::<Result<_, &'static str>>()?;
-    Ok(Verdict {
-        cases,
-        otherwise: Action::Refuse(rule.otherwise),
-    })
+    Ok(Verdict { cases, otherwise: Action::Refuse(rule.otherwise) })
 }
 
 fn conditions(clause: &[RawCondition]) -> Result<Vec<Condition>, &'static str> {
@@ -293,10 +242,5 @@ fn condition(raw: &RawCondition) -> Result<Condition, &'static str> {
     if values.iter().any(|value| value & !mask != 0) {
         return Err("compares with a value outside its mask, which never matches");
     }
-    Ok(Condition {
-        arg: raw.arg,
-        width,
-        mask,
-        test,
-    })
+    Ok(Condition { arg: raw.arg, width, mask, test })
 }

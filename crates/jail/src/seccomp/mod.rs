@@ -15,8 +15,8 @@ mod policy;
 mod table;
 
 pub use compile::{MAX_INSTRUCTIONS, compile};
-pub use sandcrate_sys::seccomp::Instruction;
 pub use policy::{Action, Errno, Features, Network, Policy, PolicyError};
+pub use sandcrate_sys::seccomp::Instruction;
 
 macro_rules! policy_file {
     ($name:literal) => {

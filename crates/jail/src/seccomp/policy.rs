@@ -95,10 +95,7 @@ pub(super) struct Verdict {
 
 impl Verdict {
     pub(super) fn always(action: Action) -> Self {
-        Self {
-            cases: Vec::new(),
-            otherwise: action,
-        }
+        Self { cases: Vec::new(), otherwise: action }
     }
 
     fn decide(&self, args: &[u64; 6]) -> Action {
@@ -134,11 +131,7 @@ pub enum PolicyError {
     #[error("policy `{policy}`: the rule for `{call}` says what already holds without it")]
     RedundantRule { policy: String, call: String },
     #[error("policy `{policy}`: the rule for {calls} {problem}")]
-    BadRule {
-        policy: String,
-        calls: String,
-        problem: &'static str,
-    },
+    BadRule { policy: String, calls: String, problem: &'static str },
     #[error("policy `{policy}` compiles to {length} instructions, more than the kernel takes")]
     TooLong { policy: String, length: usize },
 }
@@ -165,10 +158,8 @@ pub struct Policy {
 impl Policy {
     /// Reads a policy from TOML; `bases` are what it may name in `extends`.
     pub fn parse(name: &str, text: &str, bases: &[Self]) -> Result<Self, PolicyError> {
-        let document: Document = toml::from_str(text).map_err(|source| PolicyError::Syntax {
-            policy: name.to_owned(),
-            source,
-        })?;
+        let document: Document =
+            toml::from_str(text).map_err(|source| PolicyError::Syntax { policy: name.to_owned(), source })?;
         document::build(name, document, bases)
     }
 

@@ -5,12 +5,8 @@ use std::error::Error;
 use super::table;
 use super::{Action, Errno, Features, Network, Policy, PolicyError, command_policy, init_policy};
 
-const OFF: Features = Features {
-    network: Network::Off,
-};
-const ON: Features = Features {
-    network: Network::On,
-};
+const OFF: Features = Features { network: Network::Off };
+const ON: Features = Features { network: Network::On };
 const HEAD: &str = "default = \"EPERM\"\nunknown = \"ENOSYS\"\n";
 
 fn parse(rules: &str) -> Result<Policy, PolicyError> {
@@ -31,19 +27,14 @@ fn refused(errno: i32) -> Action {
 fn decide(policy: &Policy, features: Features, call: &str, args: &[u64]) -> Action {
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
-    let number = table::find(call)
-        .and_then(|call| call.number)
-        .expect("a native call");
+    let number = table::find(call).and_then(|call| call.number).expect("a native call");
     policy.decide(features, number, &all)
 }
 
 #[track_caller]
 fn assert_refusal(rules: &str, message: &str) {
     let refusal = refusal(rules);
-    assert!(
-        refusal.contains(message),
-        "{refusal:?} does not say {message:?}"
-    );
+    assert!(refusal.contains(message), "{refusal:?} does not say {message:?}");
 }
 
 #[test]
@@ -56,10 +47,7 @@ fn table_has_each_name_and_number_once() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!((names.len(), numbers.len()), (calls, numbered));
-    assert_eq!(
-        table::find("read").unwrap().number,
-        Some(libc::SYS_read as u32)
-    );
+    assert_eq!(table::find("read").unwrap().number, Some(libc::SYS_read as u32));
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -67,49 +55,22 @@ fn table_has_each_name_and_number_once() {
 fn table_has_no_gap_among_assigned_numbers() {
     let assigned = (0..=336).chain(424..=469);
     for number in assigned {
-        assert!(
-            table::CALLS.iter().any(|call| call.number == Some(number)),
-            "{number} is missing"
-        );
+        assert!(table::CALLS.iter().any(|call| call.number == Some(number)), "{number} is missing");
     }
 }
 
 #[test]
 fn slips_in_a_policy_are_errors_that_name_them() {
     for (rules, message) in [
-        (
-            "[[allow]]\nreason = \"x\"\ncalls = [\"raed\"]",
-            "no system call is named `raed`",
-        ),
+        ("[[allow]]\nreason = \"x\"\ncalls = [\"raed\"]", "no system call is named `raed`"),
         ("[[allow]]\ncalls = [\"read\"]", "missing field `reason`"),
-        (
-            "[[allow]]\nreason = \" \"\ncalls = [\"read\"]",
-            "a rule for read gives no reason",
-        ),
-        (
-            "[[allow]]\nreason = \"x\"\ncalls = []",
-            "reason \"x\" names no call",
-        ),
-        (
-            "[[allow]]\nreason = \"x\"\ncall = [\"read\"]",
-            "unknown field `call`",
-        ),
-        (
-            "[[permit]]\nreason = \"x\"\ncalls = [\"read\"]",
-            "unknown field `permit`",
-        ),
-        (
-            "[[allow]]\nonly = \"netwrk\"\nreason = \"x\"\ncalls = [\"read\"]",
-            "`netwrk`",
-        ),
-        (
-            "[[deny]]\nerrno = \"EPREM\"\nreason = \"x\"\ncalls = [\"read\"]",
-            "errno `EPREM`",
-        ),
-        (
-            "[[allow]]\nreason = \"x\"\ncalls = [\"read\", \"read\"]",
-            "`read` has two rules",
-        ),
+        ("[[allow]]\nreason = \" \"\ncalls = [\"read\"]", "a rule for read gives no reason"),
+        ("[[allow]]\nreason = \"x\"\ncalls = []", "reason \"x\" names no call"),
+        ("[[allow]]\nreason = \"x\"\ncall = [\"read\"]", "unknown field `call`"),
+        ("[[permit]]\nreason = \"x\"\ncalls = [\"read\"]", "unknown field `permit`"),
+        ("[[allow]]\nonly = \"netwrk\"\nreason = \"x\"\ncalls = [\"read\"]", "`netwrk`"),
+        ("[[deny]]\nerrno = \"EPREM\"\nreason = \"x\"\ncalls = [\"read\"]", "errno `EPREM`"),
+        ("[[allow]]\nreason = \"x\"\ncalls = [\"read\", \"read\"]", "`read` has two rules"),
         (
             "[[allow]]\nreason = \"x\"\ncalls = [\"read\"]\n\
              [[deny]]\nreason = \"y\"\nerrno = \"EPERM\"\ncalls = [\"read\"]",
@@ -138,10 +99,7 @@ fn conditions_that_cannot_be_meant_are_errors() {
         ("{ arg = 0, equals = 0, any_of = [1] }", "exactly one of"),
         ("{ arg = 0, any_of = [] }", "no value"),
         ("{ arg = 0, mask = 0, equals = 0 }", "a mask that is empty"),
-        (
-            "{ arg = 0, mask = 0x100000000, equals = 0 }",
-            "wider than its `bits`",
-        ),
+        ("{ arg = 0, mask = 0x100000000, equals = 0 }", "wider than its `bits`"),
         ("{ arg = 0, equals = 0x100000000 }", "outside its mask"),
         ("{ arg = 0, mask = 6, equals = 1 }", "outside its mask"),
         ("{ arg = 0, bits = 16, equals = 1 }", "other than 32 and 64"),
@@ -168,21 +126,9 @@ fn extending_policy_replaces_rules_and_must_change_them() {
     assert_eq!(decide(&top, OFF, "read", &[]), refused(libc::EACCES));
     assert_eq!(decide(&top, OFF, "write", &[]), refused(libc::EPERM));
     let same = "extends = \"test\"\n[[allow]]\nreason = \"x\"\ncalls = [\"read\"]";
-    assert!(matches!(
-        extend(same),
-        Err(PolicyError::RedundantRule { .. })
-    ));
-    assert!(matches!(
-        extend("extends = \"tset\""),
-        Err(PolicyError::UnknownBase { .. })
-    ));
-    assert!(matches!(
-        extend(deny),
-        Err(PolicyError::MissingField {
-            field: "default",
-            ..
-        })
-    ));
+    assert!(matches!(extend(same), Err(PolicyError::RedundantRule { .. })));
+    assert!(matches!(extend("extends = \"tset\""), Err(PolicyError::UnknownBase { .. })));
+    assert!(matches!(extend(deny), Err(PolicyError::MissingField { field: "default", .. })));
 }
 
 #[test]
@@ -238,11 +184,7 @@ fn setuid_bits_are_refused_in_every_form() {
             ]);
         }
         for (call, args) in forms {
-            assert_eq!(
-                decide(&policy, OFF, call, &args),
-                refused(libc::EPERM),
-                "{call} {args:?}"
-            );
+            assert_eq!(decide(&policy, OFF, call, &args), refused(libc::EPERM), "{call} {args:?}");
         }
     }
 }
@@ -252,15 +194,9 @@ fn open_ignores_the_mode_unless_it_makes_a_file() {
     let policy = command_policy().unwrap();
     // O_DIRECTORY (0o200000) is part of O_TMPFILE but makes nothing by itself.
     for flags in [0, 2, 0o200_000] {
-        assert_eq!(
-            decide(&policy, OFF, "openat", &[0, 0, flags, 0xffff_ffff]),
-            Action::Allow
-        );
+        assert_eq!(decide(&policy, OFF, "openat", &[0, 0, flags, 0xffff_ffff]), Action::Allow);
     }
-    assert_eq!(
-        decide(&policy, OFF, "openat", &[0, 0, 0o100, 0o1777]),
-        Action::Allow
-    );
+    assert_eq!(decide(&policy, OFF, "openat", &[0, 0, 0o100, 0o1777]), Action::Allow);
 }
 
 #[test]
@@ -270,9 +206,7 @@ fn nodes_are_files_fifos_and_sockets() {
     for mode in [0o644, 0o100_644, 0o010_644, 0o140_755, 0o101_777] {
         assert_eq!(mknodat(mode), Action::Allow, "{mode:o}");
     }
-    for mode in [
-        0o020_644, 0o060_644, 0o040_755, 0o120_777, 0o170_000, 0o104_755,
-    ] {
+    for mode in [0o020_644, 0o060_644, 0o040_755, 0o120_777, 0o170_000, 0o104_755] {
         assert_eq!(mknodat(mode), refused(libc::EPERM), "{mode:o}");
     }
 }
@@ -283,48 +217,25 @@ fn socket_families_follow_the_network() {
     let socket = |features, args: [u64; 3]| decide(&policy, features, "socket", &args);
     let cloexec = 0o2_000_000;
     for features in [OFF, ON] {
-        for args in [
-            [1, 1, 0],
-            [1, 5 | cloexec, 0],
-            [2, 1, 6],
-            [10, 2 | cloexec, 17],
-            [2, 2, 1],
-        ] {
+        for args in [[1, 1, 0], [1, 5 | cloexec, 0], [2, 1, 6], [10, 2 | cloexec, 17], [2, 2, 1]] {
             assert_eq!(socket(features, args), Action::Allow, "{args:?}");
         }
-        for args in [
-            [2, 3, 0],
-            [10, 3 | cloexec, 58],
-            [2, 10, 768],
-            [2, 5, 132],
-            [2, 6, 33],
-        ] {
+        for args in [[2, 3, 0], [10, 3 | cloexec, 58], [2, 10, 768], [2, 5, 132], [2, 6, 33]] {
             assert_eq!(socket(features, args), refused(libc::EPERM), "{args:?}");
         }
         for args in [[2, 1, 132], [2, 1, 256], [10, 1, 262]] {
-            assert_eq!(
-                socket(features, args),
-                refused(libc::EPROTONOSUPPORT),
-                "{args:?}"
-            );
+            assert_eq!(socket(features, args), refused(libc::EPROTONOSUPPORT), "{args:?}");
         }
         // Packet, ALG, vsock, XDP, and a family beyond any.
         for family in [17, 38, 40, 44, 99] {
-            assert_eq!(
-                socket(features, [family, 2, 0]),
-                refused(libc::EAFNOSUPPORT),
-                "{family}"
-            );
+            assert_eq!(socket(features, [family, 2, 0]), refused(libc::EAFNOSUPPORT), "{family}");
         }
     }
     assert_eq!(socket(OFF, [16, 3, 0]), refused(libc::EAFNOSUPPORT));
     assert_eq!(socket(ON, [16, 3 | cloexec, 0]), Action::Allow);
     assert_eq!(socket(ON, [16, 3, 12]), refused(libc::EPROTONOSUPPORT));
     assert_eq!(decide(&policy, ON, "socketpair", &[1, 1, 0]), Action::Allow);
-    assert_eq!(
-        decide(&policy, ON, "socketpair", &[40, 1, 0]),
-        refused(libc::EAFNOSUPPORT)
-    );
+    assert_eq!(decide(&policy, ON, "socketpair", &[40, 1, 0]), refused(libc::EAFNOSUPPORT));
 }
 
 #[test]
@@ -343,27 +254,12 @@ fn pid_one_is_out_of_reach() {
         ("setpriority", [2, 1000]),
         ("ioprio_set", [1, 1]),
     ] {
-        assert_eq!(
-            decide(&policy, OFF, call, &args),
-            refused(libc::EPERM),
-            "{call} {args:?}"
-        );
+        assert_eq!(decide(&policy, OFF, call, &args), refused(libc::EPERM), "{call} {args:?}");
     }
-    for (call, args) in [
-        ("kill", [-1_i64 as u64, 9]),
-        ("kill", [0, 0]),
-        ("prlimit64", [0, 7]),
-    ] {
-        assert_eq!(
-            decide(&policy, OFF, call, &args),
-            Action::Allow,
-            "{call} {args:?}"
-        );
+    for (call, args) in [("kill", [-1_i64 as u64, 9]), ("kill", [0, 0]), ("prlimit64", [0, 7])] {
+        assert_eq!(decide(&policy, OFF, call, &args), Action::Allow, "{call} {args:?}");
     }
-    assert_eq!(
-        decide(&policy, OFF, "setpriority", &[0, 0, 10]),
-        Action::Allow
-    );
+    assert_eq!(decide(&policy, OFF, "setpriority", &[0, 0, 10]), Action::Allow);
 }
 
 #[test]
@@ -371,33 +267,14 @@ fn new_namespaces_are_refused_and_threads_are_not() {
     let policy = command_policy().unwrap();
     // What glibc passes for a thread, for posix_spawn and for fork.
     for flags in [0x003d_0f00, 0x4111, 0x0120_0011] {
-        assert_eq!(
-            decide(&policy, OFF, "clone", &[flags]),
-            Action::Allow,
-            "{flags:x}"
-        );
+        assert_eq!(decide(&policy, OFF, "clone", &[flags]), Action::Allow, "{flags:x}");
     }
     for shift in [17, 25, 26, 27, 28, 29, 30] {
         let flags = 1 << shift | 0x11;
-        assert_eq!(
-            decide(&policy, OFF, "clone", &[flags]),
-            refused(libc::EPERM),
-            "{flags:x}"
-        );
+        assert_eq!(decide(&policy, OFF, "clone", &[flags]), refused(libc::EPERM), "{flags:x}");
     }
-    for call in [
-        "unshare",
-        "setns",
-        "mount",
-        "umount2",
-        "pivot_root",
-        "chroot",
-    ] {
-        assert_eq!(
-            decide(&policy, OFF, call, &[]),
-            refused(libc::EPERM),
-            "{call}"
-        );
+    for call in ["unshare", "setns", "mount", "umount2", "pivot_root", "chroot"] {
+        assert_eq!(decide(&policy, OFF, call, &[]), refused(libc::EPERM), "{call}");
     }
 }
 
@@ -405,10 +282,7 @@ fn new_namespaces_are_refused_and_threads_are_not() {
 fn terminal_injection_is_refused_whatever_the_high_half_says() {
     let policy = command_policy().unwrap();
     for request in [0x5412, 0x541c, 0x5423, 0x1_0000_5412] {
-        assert_eq!(
-            decide(&policy, OFF, "ioctl", &[0, request]),
-            refused(libc::EPERM)
-        );
+        assert_eq!(decide(&policy, OFF, "ioctl", &[0, request]), refused(libc::EPERM));
     }
     // TCGETS, TIOCSCTTY, TIOCGPTPEER.
     for request in [0x5401, 0x540e, 0x5441] {

@@ -32,11 +32,7 @@ pub(super) fn find(name: &str) -> Option<Call> {
 }
 
 const fn pick(x86_64: Option<u32>, aarch64: Option<u32>) -> Option<u32> {
-    if cfg!(target_arch = "x86_64") {
-        x86_64
-    } else {
-        aarch64
-    }
+    if cfg!(target_arch = "x86_64") { x86_64 } else { aarch64 }
 }
 
 /// `libc` names carry a `SYS_` prefix, which the policies do not.
