@@ -302,10 +302,14 @@ impl Driver {
         if let Some(failure) = course.start_failure {
             return ExecEvent::Failed(start_error(&failure, &self.program));
         }
-        let Some(end) = end else { return ExecEvent::Failed(self.session.ended_error()) };
         let usage = &self.session.usage;
-        let mut limits_hit = Vec::new();
         let oom_kills = usage.oom_kills().unwrap_or(0).saturating_sub(self.baseline.oom_kills);
+        let Some(end) = end else {
+            let why =
+                if oom_kills > 0 { self.session.out_of_memory_error() } else { self.session.ended_error() };
+            return ExecEvent::Failed(why);
+        };
+        let mut limits_hit = Vec::new();
         if oom_kills > 0 {
             let limit_bytes = self.session.limits.memory_bytes;
             limits_hit.push(LimitHit::Memory { oom_kills, limit_bytes, tmpfs_bytes: usage.tmpfs_bytes() });

@@ -204,6 +204,12 @@ impl Session {
         BackendError::SessionEnded { session: self.id.clone(), why: "its box is gone".to_owned() }
     }
 
+    /// The same, for a box whose kernel killed processes for memory just before.
+    pub(crate) fn out_of_memory_error(&self) -> BackendError {
+        let why = "the box ran out of memory and its init was ended; raise the memory limit".to_owned();
+        BackendError::SessionEnded { session: self.id.clone(), why }
+    }
+
     pub(crate) fn is_alive(&self) -> bool {
         !*self.routes.ended.borrow() && !self.life.is_over()
     }
@@ -278,6 +284,7 @@ pub(crate) fn plan(
         },
         memory_bytes: spec.limits.memory_bytes,
         pids: spec.limits.pids,
+        pids_counted: common.holds(Control::Pids),
         tmp_bytes: spec.limits.tmp_bytes,
         open_files: spec.limits.open_files,
         data_bytes: (!common.holds(Control::Memory)).then_some(spec.limits.memory_bytes),

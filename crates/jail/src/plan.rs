@@ -61,6 +61,8 @@ pub struct JailSpec {
     pub root: RootMode,
     pub memory_bytes: u64,
     pub pids: u32,
+    /// A cgroup counts the box's processes.
+    pub pids_counted: bool,
     pub tmp_bytes: u64,
     pub open_files: u64,
     /// Per-process bound on writable memory, where no cgroup bounds the box.
@@ -249,8 +251,9 @@ fn plan_rlimits(spec: &JailSpec) -> Vec<PlannedRlimit> {
         (Rlimit::RealtimePriority, 0),
         (Rlimit::Nice, 0),
         (Rlimit::PendingSignals, 1024),
-        // Counted per user and namespace, so it bounds the box too. Two more: init and its worker.
-        (Rlimit::Processes, u64::from(spec.pids) + 2),
+        // Counted per user and namespace, so it bounds the box too. Two more: init and its worker. Behind a cgroup
+        // it is the second line, and must not come first: only the cgroup says that it was hit.
+        (Rlimit::Processes, (u64::from(spec.pids) + 2) * if spec.pids_counted { 2 } else { 1 }),
     ];
     rlimits.extend(spec.data_bytes.map(|bytes| (Rlimit::Data, bytes)));
     rlimits.into_iter().map(|(resource, value)| PlannedRlimit { resource, value }).collect()

@@ -7,6 +7,7 @@ fn spec() -> JailSpec {
         root: RootMode::ReadOnly,
         memory_bytes: 512 << 20,
         pids: 128,
+        pids_counted: true,
         tmp_bytes: 64 << 20,
         open_files: 1024,
         data_bytes: None,

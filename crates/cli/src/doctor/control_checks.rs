@@ -46,7 +46,10 @@ fn fix(machine: &Machine, control: Control) -> Fix {
         ],
         Control::Disk => vec!["see `disk quota` and `state directory` in this report".to_owned()],
         Control::Landlock => {
-            vec!["Linux 5.13 or later with `landlock` in the kernel's `lsm=` list".to_owned()]
+            vec![
+                "without it: Linux 5.13 or later with `landlock` in the kernel's `lsm=` list".to_owned(),
+                "to cover signals and abstract sockets too: Linux 6.12 or later".to_owned(),
+            ]
         }
         Control::Identity | Control::NoSetuid | Control::Filesystem if !machine.is_root() => {
             vec![format!("{as_root}: one user cannot give a box ids beside its own")]

@@ -1,5 +1,6 @@
 //! Checks of what limits need: cgroups, and storage for quotas and a writable root.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -79,7 +80,12 @@ impl Cgroups {
 }
 
 pub(super) fn all(machine: &Machine, state_dir: &Path, programs: &[PathBuf]) -> Vec<Check> {
-    vec![cgroups(machine), quota_tools(machine, programs), overlay(machine), state(machine, state_dir)]
+    vec![
+        cgroups(machine),
+        quota_tools(machine, state_dir, programs),
+        overlay(machine),
+        state(machine, state_dir),
+    ]
 }
 
 fn cgroups(machine: &Machine) -> Check {
@@ -145,10 +151,13 @@ fn delegated(machine: &Machine, cgroups: &Cgroups) -> Option<String> {
     (ours && all).then_some(dir)
 }
 
-fn quota_tools(machine: &Machine, programs: &[PathBuf]) -> Check {
+fn quota_tools(machine: &Machine, state_dir: &Path, programs: &[PathBuf]) -> Check {
     const NAME: &str = "disk quota";
     if !machine.is_root() {
         return Check::ok(NAME, "a hard quota lies in memory for ordinary users");
+    }
+    if has_project_quota(state_dir) {
+        return Check::ok(NAME, "project quota on the file system of the state directory");
     }
     let has = |program: &str| programs.iter().any(|dir| dir.join(program).is_file());
     let until = "boxes run; a --quota is accounted instead of hard, and the box says so";
@@ -164,6 +173,12 @@ fn quota_tools(machine: &Machine, programs: &[PathBuf]) -> Check {
         return Check::weak(NAME, "no loop devices: no image for a hard quota", fix);
     }
     Check::ok(NAME, "mke2fs and loop devices are there")
+}
+
+fn has_project_quota(state_dir: &Path) -> bool {
+    let existing = state_dir.ancestors().find(|dir| dir.is_dir());
+    let directory = existing.and_then(|dir| std::fs::File::open(dir).ok());
+    directory.is_some_and(|dir| sandcrate_sys::quota::usage(dir.as_fd(), 0).is_ok())
 }
 
 fn overlay(machine: &Machine) -> Check {
