@@ -21,4 +21,7 @@ if [ "${#missing[@]}" -gt 0 ]; then
     apt-get -o DPkg::Lock::Timeout=300 update -qq
     apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${missing[@]}"
 fi
+# uv is on PyPI only; Debian's pip wants to be told that it may.
+command -v uv >/dev/null || python3 -m pip install -q uv 2>/dev/null ||
+    python3 -m pip install -q --break-system-packages uv || echo "uv cannot be installed: its test will be skipped" >&2
 tests/vm/install.sh

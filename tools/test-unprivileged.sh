@@ -1,25 +1,41 @@
 #!/usr/bin/env bash
 # Runs the tests that need no root as an ordinary user: directly when we are one, as `nobody` when we are root.
+# Then the programs are copied to a place that this user can read; the repository's own rules need no second run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
 
 if [ "$(id -u)" -ne 0 ]; then
     exec cargo test --workspace --no-fail-fast
 fi
 
-# A place that the user can read and write: the target folder need not be.
+# The test program that cargo builds for these arguments.
+test_program() {
+    cargo test -p "$@" --no-run --message-format=json 2>/dev/null | grep '"test":true},"features"' |
+        grep -o '"executable":"[^"]*"' | cut -d'"' -f4 | tail -n 1
+}
+
+target=${CARGO_TARGET_DIR:-target}
 stage=$(mktemp -d /var/tmp/sandcrate-unprivileged-XXXXXX)
 trap 'rm -rf "$stage"' EXIT
-mkdir -p "$stage/home" "$stage/bin"
-chown nobody "$stage/home"
 chmod 755 "$stage"
-native=$(cargo test -p sandcrate-backend-native --test it --no-run --message-format=json 2>/dev/null |
-    grep -o '"executable":"[^"]*"' | cut -d'"' -f4 | tail -n 1)
-RUSTFLAGS='-C target-feature=+crt-static' cargo build -q -p sandcrate-probe --target-dir "${CARGO_TARGET_DIR:-target}/probe"
-install -m 755 "$native" "$stage/bin/native-it"
-install -m 755 "${CARGO_TARGET_DIR:-target}/probe/debug/probe" "$stage/bin/probe"
-echo "as nobody: the native backend, rootless"
-cd "$stage/home"
-setpriv --reuid=nobody --regid=nogroup --clear-groups \
-    env -i PATH="$PATH" HOME="$stage/home" SANDCRATE_PROBE="$stage/bin/probe" "$stage/bin/native-it"
+mkdir "$stage/bin"
+install -d -o nobody "$stage/home" "$stage/tmp"
+RUSTFLAGS='-C target-feature=+crt-static' cargo build -q -p sandcrate-probe --target-dir "$target/probe"
+install -m 755 "$target/probe/debug/probe" "$stage/bin/probe"
+install -m 755 "$(test_program sandcrate-jail --lib)" "$stage/bin/jail"
+install -m 755 "$(test_program sandcrate-backend-native --test it)" "$stage/bin/native"
+install -m 755 "$(test_program sandcrate --test it)" "$stage/bin/cli"
+install -m 755 "$target/debug/sandcrate" "$stage/bin/sandcrate"
+
+as_nobody() {
+    echo "as nobody: $*"
+    (cd "$stage/home" && setpriv --reuid=nobody --regid=nogroup --clear-groups \
+        env -i PATH="/usr/local/bin:/usr/bin:/bin" HOME="$stage/home" TMPDIR="$stage/tmp" \
+        SANDCRATE_PROBE="$stage/bin/probe" SANDCRATE_BIN="$stage/bin/sandcrate" "$@")
+}
+
+failed=0
+as_nobody "$stage/bin/jail" || failed=1
+as_nobody "$stage/bin/native" || failed=1
+as_nobody "$stage/bin/cli" --skip layers:: --skip sizes:: --skip unsafe_code:: || failed=1
+exit "$failed"

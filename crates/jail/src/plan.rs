@@ -219,7 +219,7 @@ fn plan_mounts(spec: &JailSpec, home: &str) -> Vec<PlannedMount> {
         }
     }
     mounts.extend(spec.mounts.iter().enumerate().map(|(index, mount)| PlannedMount {
-        target: mount.target.clone(),
+        target: behind_links(&mount.target),
         source: MountSource::Requested { index },
         access: mount.access,
         kind: mount.kind,
@@ -227,6 +227,14 @@ fn plan_mounts(spec: &JailSpec, home: &str) -> Vec<PlannedMount> {
     // Stable, so that overlays stay before what lies below them.
     mounts.sort_by_key(|mount| mount.target.split('/').count());
     mounts
+}
+
+/// Where a target is, when it lies behind one of the root's own links; no other link is ever followed to a target.
+fn behind_links(target: &str) -> String {
+    match target.strip_prefix("/var/tmp/") {
+        Some(rest) => format!("/tmp/{rest}"),
+        None => target.to_owned(),
+    }
 }
 
 fn writable_paths(spec: &JailSpec, mounts: &[PlannedMount]) -> Vec<String> {

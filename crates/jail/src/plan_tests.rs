@@ -45,6 +45,13 @@ fn a_mount_on_the_workspace_replaces_the_private_one() {
 }
 
 #[test]
+fn a_target_behind_the_roots_own_link_is_found() {
+    let mounts = vec![mount("/var/tmp/tool", Access::ReadOnly), mount("/var/tmpfile", Access::ReadOnly)];
+    let plan = Plan::new(&JailSpec { mounts, ..spec() }).unwrap();
+    assert!(targets(&plan).contains(&"/tmp/tool") && targets(&plan).contains(&"/var/tmpfile"));
+}
+
+#[test]
 fn parents_are_mounted_before_what_lies_below_them() {
     let mounts = vec![
         mount("/workspace/a/b", Access::ReadWrite),

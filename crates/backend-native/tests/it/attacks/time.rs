@@ -68,8 +68,9 @@ async fn tm_02_daemons_go_with_their_session(stage: &Stage) -> Check {
         .run(ExecRequest::argv([&probe, "tm_daemon", "all", "60"]).timeout(Duration::from_secs(20)))
         .await?;
     ensure!(result.exit.status == ExitStatus::Code(0), "the attack failed: {:?}", result.exit);
-    let alive = host_state::processes_with(&probe)?;
-    ensure!(alive.len() >= 8, "by design daemons live in a live session, but only {alive:?} do");
+    // One of them hands itself on from child to child and is not seen at every look.
+    let alive = || async { Ok((host_state::processes_with(&probe)?.len() >= 8).then_some(())) };
+    eventually("daemons live, as they may in a live session", alive).await?;
     session.is_usable().await?;
     session.stop().await?;
     // Gone when the stop returns: there is nothing to wait for.
