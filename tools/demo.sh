@@ -7,7 +7,9 @@ sandcrate=${1:-sandcrate}
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 show() {
     printf '$ sandcrate'
-    printf ' %q' "$@"
+    for word in "$@"; do
+        case $word in *[!A-Za-z0-9/:,.=-]*) printf " '%s'" "$word" ;; *) printf ' %s' "$word" ;; esac
+    done
     printf '\n'
     local code=0
     "$sandcrate" "$@" || code=$?
@@ -21,7 +23,7 @@ say 'It cannot reach the network, the system or the host'
 show run -q -- sh -c 'cat /proc/net/dev | tail -n +3 | cut -d: -f1; touch /usr/bin/x; cat /etc/shadow; ls /root/.ssh; mount -t tmpfs none /mnt'
 
 say 'Memory is limited: this wants 2 GiB of 64 MiB'
-show run --memory 64M -- sh -c 'head -c 2147483648 /dev/zero | tail -c 1 | wc -c'
+show run --memory 64M -- sh -c 'head -c 2147483648 /dev/zero | tail | wc -c'
 
 say 'So are processes: a fork bomb with a limit of 32'
 show run --pids-limit 32 --timeout 3s -- sh -c 'b() { b | b & }; b 2>/dev/null; sleep 1; echo still here'
@@ -30,7 +32,7 @@ say 'And time: the whole tree ends, whatever it ignores'
 show run --timeout 1s -- sh -c 'trap "" TERM INT; (setsid sleep 100 &); echo working; sleep 100'
 
 say 'And disk: 8 MiB and no more'
-show run --quota 8M -- sh -c 'head -c 20000000 /dev/zero > big; ls -l big'
+show run --quota 8M -- sh -c 'head -c 20000000 /dev/zero > big; wc -c big'
 
 say 'What was enforced, as data'
 "$sandcrate" run -o json -- true | grep -A400 '"enforcement"' | grep -E '"(control|by)"' | sed 's/^ *//' | paste - - | head -n 8

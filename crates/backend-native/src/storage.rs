@@ -179,8 +179,8 @@ async fn make_image(directory: &Path, bytes: u64, inodes: u64) -> io::Result<Opt
     let Some(mke2fs) = mke2fs().filter(|_| has_images()) else { return Ok(None) };
     let path = directory.join("disk.img");
     let image = File::options().read(true).write(true).create_new(true).open(&path)?;
-    // Room for the inode tables and the file system's own blocks, so that about the quota itself is usable.
-    image.set_len(bytes + inodes * INODE_BYTES + (1 << 20))?;
+    // Room for the inode tables besides; the file system's own few blocks come off the quota, never on top.
+    image.set_len(bytes + inodes * INODE_BYTES)?;
     let made = tokio::process::Command::new(mke2fs)
         .args([
             "-q",
