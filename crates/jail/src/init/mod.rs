@@ -76,8 +76,12 @@ fn live(
     filters: &Filters,
 ) -> Result<(), Failure> {
     prepare::prepare(&proof, &inheritance, template)?;
-    let Inheritance { control, run_directory, mapping, .. } = inheritance;
+    let Inheritance { control, run_directory, mapping, network, .. } = inheritance;
     control.send(&InitReply::Prepared, &[]).step("reporting to the daemon")?;
+    // While the daemon answers: it takes a tenth of a millisecond.
+    if network == NetworkMode::Off {
+        sandcrate_sys::loopback::bring_up().step("bringing up loopback")?;
+    }
     let plan = match control.recv::<InitRequest>().step("waiting for a session")? {
         Some((InitRequest::Configure { plan }, mounts)) => {
             let enforcement = finish::finish(&plan, mounts, run_directory.as_ref(), template, filters)?;

@@ -59,9 +59,6 @@ pub(super) fn prepare(
     // After the joins: the namespace is rooted where its maker stands.
     unshare(proof, libc::CLONE_NEWCGROUP).step("making a cgroup namespace")?;
     rustix::system::sethostname(b"sandbox").step("naming the host")?;
-    if inheritance.network == NetworkMode::Off {
-        sandcrate_sys::loopback::bring_up().step("bringing up loopback")?;
-    }
     // After the identity: a tmpfs belongs to the user who makes it.
     build_root(template)?;
     if inheritance.network == NetworkMode::Host {

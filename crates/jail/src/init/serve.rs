@@ -77,6 +77,10 @@ pub(super) fn serve(
         lingering: Vec::new(),
         made_cgroups: 0,
     };
+    // For the first command, while nobody asks yet; one that cannot be made is reported when it is needed.
+    if let Ok(Some(cgroup)) = init.command_cgroup() {
+        init.idle.push(cgroup);
+    }
     loop {
         let (requests, children) = {
             let mut ready = [PollFd::new(&init.control, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
