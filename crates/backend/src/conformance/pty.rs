@@ -77,7 +77,7 @@ async fn input_is_echoed_and_read_line_by_line(bench: &Bench) -> Check {
     let session = bench.start().await?;
     let request = ExecRequest::shell("echo ready; read -r line; echo \"<$line>\"");
     let (mut live, stdin) = open(&session, request).await?;
-    live.until("ready").await?;
+    live.until("ready\r\n").await?;
     typed(&stdin, "hello\n").await?;
     let (seen, _) = live.end().await?;
     ensure_eq!(seen, "ready\r\nhello\r\n<hello>\r\n", "echo and answer");

@@ -212,7 +212,6 @@ impl Launcher {
         let (uids, gids) = self.mapping.proc_maps(BOX_USER);
         let released = userns::write_maps(pid, &uids, &gids, self.mapping.is_rootless())
             .step("mapping the box's ids")
-            .inspect(|()| protect_from_oom(pid))
             .and_then(|()| rustix::io::write(release, &[1]).step("releasing init"));
         if let Err(failure) = released {
             let _ = pidfd_send_signal(&record.pidfd, Signal::KILL);
@@ -283,12 +282,6 @@ fn wait(pidfd: &OwnedFd) -> String {
         },
         _ => "init ended".to_owned(),
     }
-}
-
-/// Init is the last that the kernel takes for memory; commands raise their own score. Needs CAP_SYS_RESOURCE,
-/// without which init is merely less likely to be taken than a command.
-fn protect_from_oom(pid: i32) {
-    let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "-1000");
 }
 
 fn program(instructions: &[FilterInstruction]) -> Vec<Instruction> {

@@ -154,7 +154,11 @@ pub(super) fn cpu(bait: &Bait) -> Outcome {
     const TOLERANCE: f64 = 1.35;
     let allowed = f64::from(bait.cpu_millis) / 1000.0;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let began = Instant::now();
+    let used = || {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
+    };
+    let (began, before) = (Instant::now(), used());
     std::thread::scope(|scope| {
         for _ in 0..cpus.clamp(2, 8) {
             scope.spawn(|| {
@@ -164,9 +168,7 @@ pub(super) fn cpu(bait: &Bait) -> Outcome {
             });
         }
     });
-    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    let used = used.tv_sec as f64 + used.tv_nsec as f64 / 1e9;
-    let share = used / began.elapsed().as_secs_f64();
+    let share = (used() - before) / began.elapsed().as_secs_f64();
     let detail = format!("{share:.2} CPUs, the limit is {allowed:.2}");
     if share <= allowed * TOLERANCE { Outcome::held(detail) } else { Outcome::broken(detail) }
 }
