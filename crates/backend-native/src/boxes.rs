@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::process::{Signal, pidfd_send_signal};
 use sandcrate_backend::BackendError;
@@ -89,6 +90,9 @@ impl PreparedBox {
     }
 }
 
+/// Longer than a first command takes to start.
+const FILL_PAUSE: Duration = Duration::from_millis(5);
+
 /// Boxes made ahead of time, off the path of requests.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -125,6 +129,8 @@ impl Pool {
         if std::mem::replace(&mut lock(&self.state).filling, true) {
             return;
         }
+        // The session that took a box is about to use it, and making another takes a core.
+        tokio::time::sleep(FILL_PAUSE).await;
         while lock(&self.state).ready.len() < self.size {
             match PreparedBox::make(Arc::clone(&launcher), NetworkMode::Off).await {
                 Ok(made) => lock(&self.state).ready.push_back(made),
