@@ -68,25 +68,25 @@ impl NascentBox {
         Ok(Self { launcher, box_id, replies, control })
     }
 
-    /// Waits until init is prepared.
+    /// Waits until init lives. It may still be preparing: what is sent to it now is read when it is done.
     pub(crate) async fn born(mut self) -> Result<PreparedBox, BackendError> {
         let (_, fds) = self.replies.next().await?;
         let mut fds = fds.into_iter();
         let life = Life(fds.next().ok_or_else(|| unavailable("the launcher sent no pidfd"))?);
         let usage = UsageReader::new(fds.collect());
         let Self { launcher, box_id, replies, control } = self;
-        let born = PreparedBox { launcher, box_id, replies, control, life, usage };
-        match born.control.recv::<InitReply>().await {
-            Ok(Some((InitReply::Prepared, _))) => Ok(born),
-            Ok(Some((InitReply::Failed { failure }, _))) => Err(step_failed(&failure)),
-            _ => Err(unavailable("the box's init ended while it was being prepared")),
-        }
+        Ok(PreparedBox { launcher, box_id, replies, control, life, usage })
     }
 }
 
 impl PreparedBox {
     pub(crate) async fn make(launcher: Arc<Launcher>, network: NetworkMode) -> Result<Self, BackendError> {
-        NascentBox::ask(launcher, network).await?.born().await
+        let born = NascentBox::ask(launcher, network).await?.born().await?;
+        match born.control.recv::<InitReply>().await {
+            Ok(Some((InitReply::Prepared, _))) => Ok(born),
+            Ok(Some((InitReply::Failed { failure }, _))) => Err(step_failed(&failure)),
+            _ => Err(unavailable("the box's init ended while it was being prepared")),
+        }
     }
 }
 

@@ -133,10 +133,14 @@ impl Session {
             .send(&InitRequest::Configure { plan: Box::new(plan) }, &mounts)
             .await
             .map_err(|error| unavailable(format!("init is gone: {error}")))?;
-        match control.recv::<InitReply>().await {
-            Ok(Some((InitReply::Configured { enforcement: held }, _))) => enforcement.merge(held),
-            Ok(Some((InitReply::Failed { failure }, _))) => return Err(step_failed(&failure)),
-            _ => return Err(unavailable("the box's init ended while it was being configured")),
+        loop {
+            match control.recv::<InitReply>().await {
+                Ok(Some((InitReply::Configured { enforcement: held }, _))) => break enforcement.merge(held),
+                // A new box says so on the way.
+                Ok(Some((InitReply::Prepared, _))) => {}
+                Ok(Some((InitReply::Failed { failure }, _))) => return Err(step_failed(&failure)),
+                _ => return Err(unavailable("the box's init ended while it was being configured")),
+            }
         }
         // The mount holds it from here on.
         storage.image = None;

@@ -142,6 +142,8 @@ const MIN_MEMORY: u64 = 6 << 20;
 const MIN_PIDS: u32 = 2;
 /// Shared memory is for semaphores and small buffers of multiprocessing libraries.
 const MAX_SHM: u64 = 64 << 20;
+/// What /tmp and /dev/shm have unless the session says otherwise: prepared boxes have it already.
+pub(crate) const USUAL_TMPFS_BYTES: u64 = 64 << 20;
 
 /// Directories of the template that a writable root lays an overlay over. The order is that of the overlays
 /// the launcher hands in.

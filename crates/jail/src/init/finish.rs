@@ -15,7 +15,9 @@ use super::{Filters, path_walk, prepare::mount_terminals};
 use crate::identity::{BOX_USER, INIT_USER, IdMapping, become_ids};
 use crate::message::{Failure, Step};
 use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, attach_on, clone_at, detach, make_tmpfs};
-use crate::plan::{Access, MountSource, NetworkMode, Plan, PlannedMount, Rlimit, RootMode, StorageKind};
+use crate::plan::{
+    Access, MountSource, NetworkMode, Plan, PlannedMount, Rlimit, RootMode, StorageKind, USUAL_TMPFS_BYTES,
+};
 use crate::template::Template;
 use crate::{landlock_rules, privileges};
 
@@ -67,6 +69,9 @@ pub(super) fn kept_capabilities(mapping: IdMapping) -> CapabilitySet {
 }
 
 fn resize(path: &str, bytes: u64) -> Result<(), Failure> {
+    if bytes == USUAL_TMPFS_BYTES {
+        return Ok(());
+    }
     let resize = || {
         let context = fspick(CWD, path, FsPickFlags::FSPICK_CLOEXEC)?;
         fsconfig_set_string(&context, "size", bytes.to_string())?;

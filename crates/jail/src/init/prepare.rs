@@ -16,13 +16,11 @@ use super::Inheritance;
 use crate::identity::{BOX_USER, IdMapping, become_ids};
 use crate::message::{Failure, Step};
 use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make, make_tmpfs};
-use crate::plan::NetworkMode;
+use crate::plan::{NetworkMode, USUAL_TMPFS_BYTES};
 use crate::template::Template;
 
 /// Where the launcher's namespace has room for a new root.
 const ROOT: &str = "/root";
-/// Sizes until the session says its own; small, because a prepared box may never be used.
-const UNCLAIMED_TMPFS: u64 = 1 << 20;
 /// Directories, links and mount points; nothing is stored in it.
 const ROOT_BYTES: u64 = 1 << 20;
 const DIRECTORIES: [&str; 20] = [
@@ -71,7 +69,7 @@ pub(super) fn prepare(
     mount_terminals(&format!("{ROOT}/dev/pts"), BOX_USER)?;
     for place in ["tmp", "dev/shm"] {
         let tmpfs =
-            make_tmpfs(UNCLAIMED_TMPFS, 16384, "1777", PLAIN).step_with(|| format!("making /{place}"))?;
+            make_tmpfs(USUAL_TMPFS_BYTES, 16384, "1777", PLAIN).step_with(|| format!("making /{place}"))?;
         attach(&tmpfs, format!("{ROOT}/{place}")).step_with(|| format!("attaching /{place}"))?;
     }
     // Last: a new procfs may only be mounted while the host's is visible, which it is until here.
