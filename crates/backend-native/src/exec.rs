@@ -24,15 +24,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::accountant;
 use crate::fd_io::FdIo;
+use crate::pumps::{PATIENCE, feed, pump};
 use crate::session::{InitMessage, Session};
 
-/// How long a consumer that does not read holds the command up before its output is dropped.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// From the kill of a command to its end; a box whose init does not manage is ended whole.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// A terminal that has been quiet for so long has nothing more to say; and how long it may go on saying it.
-const TERMINAL_REST: Duration = Duration::from_millis(20);
-const TERMINAL_LIMIT: Duration = Duration::from_millis(200);
 /// Where programs are found when the session says nothing else.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -345,110 +341,6 @@ fn resize(terminal: Option<&FdIo>, size: PtySize) {
         let size = Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
         // A terminal that is gone has no size.
         let _ = tcsetwinsize(terminal.get_ref(), size);
-    }
-}
-
-/// Moves input to the program until either side has had enough.
-async fn feed(
-    stdin: Option<Arc<FdIo>>,
-    mut input: mpsc::Receiver<bytes::Bytes>,
-    mut finished: watch::Receiver<bool>,
-) {
-    let Some(stdin) = stdin else { return };
-    let work = async {
-        while let Some(data) = input.recv().await {
-            // A program that closed its input wants no more of it.
-            if stdin.write_all(&data).await.is_err() {
-                break;
-            }
-        }
-    };
-    tokio::select! {
-        () = work => {}
-        _ = finished.wait_for(|done| *done) => {}
-    }
-}
-
-/// Moves one stream's output to the caller. When the program has ended, what waits in the pipe is still taken;
-/// what children write later is drained and thrown away, so that no closed pipe kills them. Returns the bytes
-/// dropped because the caller did not take them.
-async fn pump(
-    stream: Stream,
-    io: Option<Arc<FdIo>>,
-    events: mpsc::Sender<ExecEvent>,
-    mut finished: watch::Receiver<bool>,
-    drains: Arc<tokio::sync::Semaphore>,
-    terminal: bool,
-) -> u64 {
-    let Some(io) = io else { return 0 };
-    let mut sink = Sink { stream, events, dropped: 0, patient: true };
-    loop {
-        let data = tokio::select! {
-            biased;
-            data = io.read() => data,
-            _ = finished.wait_for(|done| *done) => break,
-        };
-        match data {
-            Ok(data) if !data.is_empty() => sink.push(data).await,
-            _ => return sink.dropped,
-        }
-    }
-    if terminal {
-        // A terminal hands on what was written a little later; it is at rest when nothing has come for a while.
-        let rest = async {
-            while let Ok(Ok(data)) = timeout(TERMINAL_REST, io.read()).await {
-                if data.is_empty() {
-                    break;
-                }
-                sink.push(data).await;
-            }
-        };
-        // A program that was left behind may write for ever.
-        let _ = timeout(TERMINAL_LIMIT, rest).await;
-    }
-    let mut waiting = io.waiting();
-    while waiting > 0 {
-        match io.read_now(waiting) {
-            Ok(Some(data)) if !data.is_empty() => {
-                waiting -= data.len();
-                sink.push(data).await;
-            }
-            _ => break,
-        }
-    }
-    if let Ok(permit) = drains.try_acquire_owned() {
-        // Ends with the last writer, at the latest with the box.
-        tokio::spawn(async move {
-            while io.read().await.is_ok_and(|data| !data.is_empty()) {}
-            drop(permit);
-        });
-    }
-    sink.dropped
-}
-
-struct Sink {
-    stream: Stream,
-    events: mpsc::Sender<ExecEvent>,
-    dropped: u64,
-    /// False once the caller has let output wait too long: from then on only what fits at once is kept.
-    patient: bool,
-}
-
-impl Sink {
-    async fn push(&mut self, data: bytes::Bytes) {
-        let bytes = data.len() as u64;
-        let event = ExecEvent::Output(self.stream, data);
-        let taken = if self.patient {
-            self.patient = timeout(PATIENCE, self.events.send(event)).await.is_ok_and(|sent| sent.is_ok());
-            self.patient
-        } else {
-            let taken = self.events.try_send(event).is_ok();
-            self.patient = taken;
-            taken
-        };
-        if !taken {
-            self.dropped += bytes;
-        }
     }
 }
 

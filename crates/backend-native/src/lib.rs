@@ -13,6 +13,7 @@ mod fd_io;
 mod files;
 mod instance;
 mod launcher;
+mod pumps;
 mod session;
 mod sources;
 mod storage;
