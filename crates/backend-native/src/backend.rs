@@ -125,8 +125,8 @@ impl NativeBackend {
         let sources = self.open_sources(&spec).await?;
         let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("box-{number}");
-        let storage = Storage::create(&self.instance.directory, &name, spec.limits.disk).await?;
-        let plan = plan(&spec, self.mapping, &sources, &storage, &common)?;
+        let plan = plan(&spec, self.mapping, &sources, &common)?;
+        let storage = Storage::create(&launcher.shelf()?, &name, spec.limits.disk).await?;
         let made = Ingredients { spec, mapping: self.mapping, sources, storage, common, plan, started };
         let ready = if network == NetworkMode::Off { self.pool.take(&launcher) } else { None };
         Session::start(made, launcher, ready).await
@@ -149,9 +149,12 @@ impl NativeBackend {
 }
 
 fn spawn_launcher(config: &NativeConfig, instance: &Instance) -> Result<Launcher, BackendError> {
+    let directory = instance
+        .launcher_directory()
+        .map_err(|error| BackendError::failed("making the launcher's directory", error))?;
     let config_message = LauncherConfig {
         instance: instance.name.clone(),
-        directory: instance.directory.clone(),
+        directory,
         cgroup_parent: config.cgroup_parent.clone(),
         daemon_pid: getpid().as_raw_pid(),
     };

@@ -7,6 +7,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 use sandcrate_backend::SweepReport;
@@ -20,6 +21,7 @@ pub(crate) struct Instance {
     pub(crate) name: String,
     pub(crate) directory: PathBuf,
     lock_path: PathBuf,
+    launchers: AtomicU32,
     _lock: File,
 }
 
@@ -39,8 +41,17 @@ impl Instance {
             }
             let directory = all.join(&name);
             DirBuilder::new().mode(0o700).create(&directory)?;
-            return Ok(Self { name, directory, lock_path, _lock: lock });
+            return Ok(Self { name, directory, lock_path, launchers: AtomicU32::new(0), _lock: lock });
         }
+    }
+
+    /// A directory for another launcher: one that died may still have its own in use.
+    pub(crate) fn launcher_directory(&self) -> io::Result<PathBuf> {
+        let number = self.launchers.fetch_add(1, Ordering::Relaxed);
+        let directory = self.directory.join(format!("launcher-{number}"));
+        // Passed through by the box's user; the instance's directory keeps everybody else out.
+        DirBuilder::new().mode(0o755).create(&directory)?;
+        Ok(directory)
     }
 }
 

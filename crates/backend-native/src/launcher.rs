@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,7 @@ use sandcrate_protocol::Enforcement;
 use tokio::sync::{mpsc, watch};
 
 use crate::channel::AsyncChannel;
+use crate::storage::Shelf;
 
 /// A box gets at most: prepared or failed, furnished or failed, gone.
 const REPLIES_PER_BOX: usize = 4;
@@ -25,7 +26,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 enum State {
     Starting,
-    Ready(Enforcement),
+    Ready(Enforcement, Shelf),
     Dead(String),
 }
 
@@ -53,7 +54,8 @@ impl Launcher {
         let boxes = Arc::new(Mutex::new(HashMap::new()));
         let (tell, state) = watch::channel(State::Starting);
         // Owned by the channel: it ends when that is closed, here or on the other side.
-        tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, child));
+        let directory = config.directory.join("boxes");
+        tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, child, directory));
         Ok(Self { channel, state, boxes, next_box: AtomicU64::new(1), policies: Mutex::default() })
     }
 
@@ -64,7 +66,7 @@ impl Launcher {
     /// What holds for every box of this launcher, when it is up.
     pub(crate) fn known(&self) -> Option<Enforcement> {
         match &*self.state.borrow() {
-            State::Ready(enforcement) => Some(enforcement.clone()),
+            State::Ready(enforcement, _) => Some(enforcement.clone()),
             _ => None,
         }
     }
@@ -74,8 +76,16 @@ impl Launcher {
         let mut state = self.state.clone();
         let settled = state.wait_for(|state| !matches!(state, State::Starting)).await;
         match settled.map(|state| state.clone()) {
-            Ok(State::Ready(enforcement)) => Ok(enforcement),
+            Ok(State::Ready(enforcement, _)) => Ok(enforcement),
             Ok(State::Dead(why)) => Err(unavailable(why)),
+            _ => Err(unavailable("the launcher ended")),
+        }
+    }
+
+    /// Where its boxes have their storage, when it is up.
+    pub(crate) fn shelf(&self) -> Result<Shelf, BackendError> {
+        match &*self.state.borrow() {
+            State::Ready(_, shelf) => Ok(shelf.clone()),
             _ => Err(unavailable("the launcher ended")),
         }
     }
@@ -172,6 +182,7 @@ async fn read(
     boxes: Arc<Mutex<HashMap<u64, mpsc::Sender<Reply>>>>,
     tell: watch::Sender<State>,
     mut child: Child,
+    directory: PathBuf,
 ) {
     let why = loop {
         let (reply, fds) = match channel.recv::<LauncherReply>().await {
@@ -181,7 +192,11 @@ async fn read(
         };
         let box_id = match &reply {
             LauncherReply::Ready { enforcement } => {
-                tell.send_replace(State::Ready(enforcement.clone()));
+                let Some(seen) = fds.into_iter().next().map(Arc::new) else {
+                    break "the launcher has no storage".to_owned();
+                };
+                let shelf = Shelf { directory: directory.clone(), seen };
+                tell.send_replace(State::Ready(enforcement.clone(), shelf));
                 continue;
             }
             LauncherReply::Unusable { failure } => break failure.to_string(),

@@ -276,7 +276,6 @@ pub(crate) fn plan(
     spec: &SessionSpec,
     mapping: IdMapping,
     sources: &[Source],
-    storage: &Storage,
     common: &Enforcement,
 ) -> Result<Plan, BackendError> {
     let spec = JailSpec {
@@ -292,7 +291,6 @@ pub(crate) fn plan(
         tmp_bytes: spec.limits.tmp_bytes,
         open_files: spec.limits.open_files,
         data_bytes: (!common.holds(Control::Memory)).then_some(spec.limits.memory_bytes),
-        storage: storage.kind(),
         mounts: sources.iter().map(|source| source.requested.clone()).collect(),
     };
     Plan::new(&spec).map_err(|error| match error {

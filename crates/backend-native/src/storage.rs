@@ -8,12 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat, unlinkat};
 use sandcrate_backend::{BackendError, DiskLimit};
 use sandcrate_jail::message::StorageSource;
-use sandcrate_jail::{StorageKind, remove_tree};
+use sandcrate_jail::remove_tree;
 use sandcrate_protocol::{Control, Enforcement};
 use sandcrate_sys::quota;
 
@@ -34,6 +35,8 @@ pub(crate) struct Storage {
     pub(crate) name: String,
     pub(crate) directory: PathBuf,
     pub(crate) source: StorageSource,
+    /// The boxes' directories as boxes see them.
+    shelf: Arc<OwnedFd>,
     /// The image, until it is mounted.
     pub(crate) image: Option<OwnedFd>,
     limit: DiskLimit,
@@ -43,18 +46,19 @@ pub(crate) struct Storage {
 impl Storage {
     /// Makes the storage of a box, with what this machine has to enforce its bound.
     pub(crate) async fn create(
-        instance: &Path,
+        shelf: &Shelf,
         box_name: &str,
         limit: DiskLimit,
     ) -> Result<Self, BackendError> {
         let failed = |error| BackendError::failed("making the session's storage", error);
-        let directory = instance.join(box_name);
+        let directory = shelf.directory.join(box_name);
         // Passed through by the box's user; the instance's directory keeps everybody else out.
         DirBuilder::new().mode(0o755).create(&directory).map_err(failed)?;
         let mut made = Self {
             name: box_name.to_owned(),
             directory,
             source: StorageSource::Directory,
+            shelf: Arc::clone(&shelf.seen),
             image: None,
             limit,
             removed: false,
@@ -68,7 +72,7 @@ impl Storage {
             let inodes = inodes(bytes);
             let directory = File::open(&self.directory)?;
             if !rustix::process::geteuid().is_root() {
-                self.source = StorageSource::Memory;
+                self.source = StorageSource::Memory { bytes, inodes };
                 return Ok(());
             }
             if quota::usage(directory.as_fd(), 0).is_ok() {
@@ -81,15 +85,6 @@ impl Storage {
             // Else it is counted, and the record says so.
         }
         Ok(())
-    }
-
-    pub(crate) fn kind(&self) -> StorageKind {
-        match (self.source, self.limit) {
-            (StorageSource::Memory, DiskLimit::Hard(bytes) | DiskLimit::Accounted(bytes)) => {
-                StorageKind::Memory { bytes, inodes: inodes(bytes) }
-            }
-            _ => StorageKind::Mounted,
-        }
     }
 
     pub(crate) fn report(&self, record: &mut Enforcement) {
@@ -109,8 +104,8 @@ impl Storage {
             StorageSource::Image => {
                 record.enforced(Control::Disk, format!("{size} and {} inodes by a file system of its own on a loop device", inodes(bytes)));
             }
-            StorageSource::Memory => {
-                record.enforced(Control::Disk, format!("{size} and {} inodes by a tmpfs: private files are kept in memory", inodes(bytes)));
+            StorageSource::Memory { inodes, .. } => {
+                record.enforced(Control::Disk, format!("{size} and {inodes} inodes by a tmpfs: private files are kept in memory"));
             }
         }
     }
@@ -123,13 +118,34 @@ impl Storage {
         }
     }
 
+    fn removal(&mut self) -> Removal {
+        self.removed = true;
+        let project = match self.source {
+            StorageSource::ProjectDirectory { project, .. } => Some(project),
+            _ => None,
+        };
+        Removal {
+            name: std::mem::take(&mut self.name),
+            directory: std::mem::take(&mut self.directory),
+            shelf: Arc::clone(&self.shelf),
+            project,
+        }
+    }
+
     /// Removes everything, off the async threads.
     pub(crate) async fn remove(mut self) -> io::Result<()> {
-        self.removed = true;
-        let directory = std::mem::take(&mut self.directory);
-        let removed = tokio::task::spawn_blocking(move || remove_directory(&directory)).await;
+        let removal = self.removal();
+        let removed = tokio::task::spawn_blocking(move || removal.carry_out()).await;
         removed.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
+}
+
+/// Where a launcher has the storage of its boxes.
+#[derive(Debug, Clone)]
+pub(crate) struct Shelf {
+    pub(crate) directory: PathBuf,
+    /// The same as boxes see it, by the launcher's overlay.
+    pub(crate) seen: Arc<OwnedFd>,
 }
 
 impl Drop for Storage {
@@ -137,27 +153,52 @@ impl Drop for Storage {
         if self.removed {
             return;
         }
-        let directory = std::mem::take(&mut self.directory);
+        let removal = self.removal();
         // What is left of it goes with the instance, or at the next start.
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || remove_directory(&directory))),
-            Err(_) => drop(remove_directory(&directory)),
+            Ok(runtime) => drop(runtime.spawn_blocking(move || removal.carry_out())),
+            Err(_) => drop(removal.carry_out()),
         }
     }
 }
 
-/// Blocks. The launcher may still be furnishing a box whose start was given up, so once more, a few times.
-fn remove_directory(directory: &Path) -> io::Result<()> {
-    let mut tries = 0;
-    loop {
-        match remove_tree::remove(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(_) if tries < REMOVAL_TRIES => {
-                tries += 1;
-                std::thread::sleep(REMOVAL_PAUSE);
+/// What it takes to remove a storage.
+struct Removal {
+    name: String,
+    directory: PathBuf,
+    shelf: Arc<OwnedFd>,
+    project: Option<u32>,
+}
+
+impl Removal {
+    /// Blocks. The launcher may still be furnishing a box whose start was given up, so once more, a few times.
+    fn carry_out(&self) -> io::Result<()> {
+        let mut tries = 0;
+        loop {
+            match self.attempt() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(_) if tries < REMOVAL_TRIES => {
+                    tries += 1;
+                    std::thread::sleep(REMOVAL_PAUSE);
+                }
+                other => return other,
             }
-            other => return other,
         }
+    }
+
+    /// What boxes see goes where they see it: the overlay would hold on to whatever vanished beneath it.
+    fn attempt(&self) -> io::Result<()> {
+        let shelf = self.shelf.as_fd();
+        match remove_tree::remove_at(shelf, &Path::new(&self.name).join("files")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+        remove_tree::empty(CWD, &self.directory)?;
+        if let Some(project) = self.project {
+            // Nothing is left to bound, and the file system would remember the bound for ever.
+            quota::set_limit(File::open(&self.directory)?.as_fd(), project, 0, 0)?;
+        }
+        Ok(unlinkat(shelf, &self.name, AtFlags::REMOVEDIR)?)
     }
 }
 

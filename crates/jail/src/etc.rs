@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::identity::{BOX_USER, INIT_USER};
@@ -43,8 +43,8 @@ const NEVER: [&str; 1] = ["private"];
 const MAX_FILE_BYTES: u64 = 2 << 20;
 const MAX_DEPTH: u32 = 4;
 
-/// Writes the box's /etc to `out`; with `owner`, everything in it belongs to that host id.
-pub(crate) fn generate(host: &Path, out: &Path, owner: Option<u32>) -> io::Result<()> {
+/// Writes the box's /etc to `out`.
+pub(crate) fn generate(host: &Path, out: &Path) -> io::Result<()> {
     for entry in fs::read_dir(host)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -65,17 +65,6 @@ pub(crate) fn generate(host: &Path, out: &Path, owner: Option<u32>) -> io::Resul
         let path = out.join(name);
         let _ = fs::remove_file(&path);
         fs::write(path, content)?;
-    }
-    owner.map_or(Ok(()), |owner| give(out, owner))
-}
-
-/// The tree is ours, made a moment ago in memory.
-fn give(path: &Path, owner: u32) -> io::Result<()> {
-    lchown(path, Some(owner), Some(owner))?;
-    if fs::symlink_metadata(path)?.is_dir() {
-        for entry in fs::read_dir(path)? {
-            give(&entry?.path(), owner)?;
-        }
     }
     Ok(())
 }
@@ -185,7 +174,7 @@ mod tests {
         put("gitconfig", "token", 0o644);
         put("ld.so.conf.d/x.conf", "/usr/lib/x", 0o644);
         symlink("/etc/alternatives/java", host.path().join("services")).unwrap();
-        generate(host.path(), out.path(), None).unwrap();
+        generate(host.path(), out.path()).unwrap();
         let read = |name: &str| fs::read_to_string(out.path().join(name)).unwrap_or_default();
         assert!(read("passwd").contains("box:x:1000:1000:") && !read("passwd").contains("alice"));
         assert!(!read("hosts").contains("internal"));

@@ -25,6 +25,6 @@ pub use channel::Channel;
 pub use init::EXECUTING;
 pub use plan::{
     Access, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount, PlannedRlimit,
-    RequestedMount, Rlimit, RootMode, StorageKind,
+    RequestedMount, Rlimit, RootMode,
 };
 pub use role::{compile_policy, dispatch_role, spawn_launcher};

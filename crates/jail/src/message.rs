@@ -14,7 +14,7 @@ use crate::plan::{Access, NetworkMode, Plan, RootMode};
 pub struct LauncherConfig {
     /// Names the cgroups of this instance; unique on the machine.
     pub instance: String,
-    /// Holds the storage of this instance's boxes.
+    /// Holds the storage of this launcher's boxes; empty, and no other launcher's.
     pub directory: PathBuf,
     /// Where cgroups go, when not below the daemon's own.
     pub cgroup_parent: Option<String>,
@@ -53,7 +53,7 @@ pub type FilterInstruction = (u16, u8, u8, u32);
 pub struct FurnishOrder {
     pub limits: Limits,
     pub storage: StorageSource,
-    /// The storage's name in the instance's directory.
+    /// The storage's name among the boxes' directories.
     pub storage_name: String,
     /// Made on the storage, for the box's user.
     pub directories: Vec<String>,
@@ -75,8 +75,11 @@ pub enum StorageSource {
     },
     /// A file that holds a file system.
     Image,
-    /// None: init makes it in memory.
-    Memory,
+    /// Memory, hard-bounded: what an ordinary user has for a hard quota.
+    Memory {
+        bytes: u64,
+        inodes: u64,
+    },
 }
 
 /// A host path that the daemon has opened and checked.
@@ -92,7 +95,9 @@ pub struct SourceMount {
 /// Launcher to daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum LauncherReply {
-    /// The launcher can make boxes; what it found out on the way.
+    /// The launcher can make boxes; what it found out on the way. One descriptor: the directory that has the
+    /// storage of its boxes, as boxes see it. What boxes have seen must be removed there, or the overlay would
+    /// hold on to it.
     Ready {
         enforcement: Enforcement,
     },
@@ -104,7 +109,7 @@ pub enum LauncherReply {
     Prepared {
         box_id: u64,
     },
-    /// Detached mounts, as descriptors: storage (unless memory), overlays, sources.
+    /// Detached mounts, as descriptors: directories of the storage, overlays, sources.
     Furnished {
         box_id: u64,
     },

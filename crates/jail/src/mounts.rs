@@ -71,6 +71,22 @@ pub(crate) fn make_tmpfs(
     make(c"tmpfs", [("size", size.as_str()), ("nr_inodes", count.as_str()), ("mode", mode)], attributes)
 }
 
+/// An overlay, detached. All paths are of the caller's own mount namespace: an overlay takes its layers only from
+/// there.
+pub(crate) fn make_overlay(lower: &str, upper: &str, work: &str, rootless: bool) -> io::Result<OwnedFd> {
+    let mut options =
+        vec![("source", "overlay"), ("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
+    // The files go with the session: without this, its end would sync the whole disk beneath.
+    options.push(("volatile", ""));
+    if rootless {
+        options.push(("userxattr", ""));
+    } else {
+        // Without it, renaming a directory of the template fails with EXDEV.
+        options.push(("redirect_dir", "on"));
+    }
+    make(c"overlay", options, PLAIN)
+}
+
 /// Attaches a detached mount at a path.
 pub(crate) fn attach<P: Arg>(mount: &OwnedFd, path: P) -> io::Result<()> {
     Ok(move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)

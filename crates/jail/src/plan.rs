@@ -36,15 +36,6 @@ pub enum NodeKind {
     File,
 }
 
-/// Where the session's private files live.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StorageKind {
-    /// A directory of the host, or a file system in an image: handed in as a mount.
-    Mounted,
-    /// Memory, hard-bounded: what an ordinary user has for a hard quota.
-    Memory { bytes: u64, inodes: u64 },
-}
-
 /// A mount that the session asks for; its source is handed in as a detached mount, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestedMount {
@@ -67,7 +58,6 @@ pub struct JailSpec {
     pub open_files: u64,
     /// Per-process bound on writable memory, where no cgroup bounds the box.
     pub data_bytes: Option<u64>,
-    pub storage: StorageKind,
     pub mounts: Vec<RequestedMount>,
 }
 
@@ -82,7 +72,7 @@ pub struct PlannedMount {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountSource {
-    /// A directory of the storage.
+    /// A directory of the storage, handed in by the launcher.
     Storage { directory: String },
     /// The overlay over a template directory, handed in by the launcher.
     Overlay { index: usize },
@@ -117,7 +107,6 @@ pub struct Plan {
     pub home: String,
     pub network: NetworkMode,
     pub root: RootMode,
-    pub storage: StorageKind,
     pub tmp_bytes: u64,
     pub shm_bytes: u64,
     pub mounts: Vec<PlannedMount>,
@@ -176,7 +165,6 @@ impl Plan {
             home: home.to_owned(),
             network: spec.network,
             root: spec.root,
-            storage: spec.storage,
             tmp_bytes,
             shm_bytes,
             mounts,
@@ -280,7 +268,6 @@ impl fmt::Display for Plan {
         )?;
         writeln!(f, "network   {:?}", self.network)?;
         writeln!(f, "root      {:?}", self.root)?;
-        writeln!(f, "storage   {:?}", self.storage)?;
         writeln!(f, "tmpfs     /tmp {} bytes, /dev/shm {} bytes", self.tmp_bytes, self.shm_bytes)?;
         for mount in &self.mounts {
             writeln!(f, "mount     {} <- {:?}, {:?}", mount.target, mount.source, mount.access)?;

@@ -11,7 +11,6 @@ fn spec() -> JailSpec {
         tmp_bytes: 64 << 20,
         open_files: 1024,
         data_bytes: None,
-        storage: StorageKind::Mounted,
         mounts: Vec::new(),
     }
 }

@@ -3,15 +3,26 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fchmod, openat, renameat, unlinkat};
 
-/// Removes `path` and all below it. Subdirectories are lifted to the top level one after the other, so that
-/// each is only ever one level deep when it is looked at.
+/// Removes `path` and all below it.
 pub fn remove(path: &Path) -> io::Result<()> {
-    let top = open_directory(CWD, path.as_os_str().as_encoded_bytes())?;
+    remove_at(CWD, path)
+}
+
+/// The same for a path that is seen from a directory.
+pub fn remove_at(at: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    empty(at, path)?;
+    Ok(unlinkat(at, path, AtFlags::REMOVEDIR)?)
+}
+
+/// Removes all that is below `path`. Subdirectories are lifted to the top level one after the other, so that each
+/// is only ever one level deep when it is looked at.
+pub fn empty(at: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let top = open_directory(at, path.as_os_str().as_encoded_bytes())?;
     let mut lifted = 0_u64;
     loop {
         let directories = empty_of_files(&top)?;
@@ -31,8 +42,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
             unlinkat(&top, &name, AtFlags::REMOVEDIR)?;
         }
     }
-    drop(top);
-    Ok(rustix::fs::rmdir(path)?)
+    Ok(())
 }
 
 /// Moves a subdirectory to the top, under a name that is free: a removal that was interrupted has left some.

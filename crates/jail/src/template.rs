@@ -6,20 +6,23 @@
 //!
 //! ```text
 //! /proc           the host's
+//! /template       the root of every box: a read-only tmpfs that belongs to the box's root, with a place for
+//!                 everything that is mounted later; in it
 //! /template/usr   /usr of the host, read-only, shown with the box's own ids
 //! /template/etc   generated
 //! /template/dev   six nodes, links, mount points for pts and shm
 //! /empty, /blank  an empty directory and an empty file, to mask others with
 //! /resolv.conf    the host's, for boxes on the host's network
-//! /root           where a new box builds its root
-//! /instance       the storage of this instance's boxes
+//! /root           where a new box has its copy of the template
+//! /instance       the directory of this launcher on disk
+//! /files          the storage of its boxes, on that, as boxes see it
 //! /disk           where the launcher has a disk image for a moment
 //! ```
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
 
 use rustix::fs::CWD;
@@ -28,13 +31,45 @@ use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
 use crate::etc;
 use crate::identity::HOST_BASE;
 use crate::message::{Failure, Step};
-use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make_tmpfs};
+use crate::mounts::{
+    PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make_overlay, make_tmpfs,
+};
+
+/// Directories of the launcher's on disk: one for each box, and what the overlay over them all needs.
+pub(crate) const BOXES: &str = "/instance/boxes";
+const WORK: &str = "/instance/work";
+/// The boxes' directories as boxes see them.
+pub(crate) const FILES: &str = "/files";
 
 /// The device nodes of a box.
 pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Name in the root, target.
 type Links = Vec<(String, String)>;
+
+/// Plain directories of a box's root: places to mount on, or to be found empty.
+const DIRECTORIES: [&str; 19] = [
+    "usr",
+    "etc",
+    "dev",
+    "proc",
+    "tmp",
+    "workspace",
+    "home",
+    "home/box",
+    "root",
+    "run",
+    "opt",
+    "srv",
+    "mnt",
+    "media",
+    "var",
+    "var/cache",
+    "var/lib",
+    "var/log",
+    "var/spool",
+];
+const LINKS: [(&str, &str); 2] = [("var/tmp", "../tmp"), ("var/run", "../run")];
 
 /// What a box has to know to use the template.
 #[derive(Debug, Clone)]
@@ -110,20 +145,11 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     // Cloned before the new root hides what lies at its place.
     let proc = clone_at(CWD, "/proc", Reach::Tree).step("cloning /proc")?;
     let usr = clone_system("/usr", idmap).step("cloning /usr")?;
+    let nodes = clone_devices()?;
     let storage = clone_with(instance, Reach::One, PLAIN).step("cloning the instance's directory")?;
     attach(&root, base).step("attaching the template")?;
     let at = |path: &str| format!("{base}/{path}");
-    for directory in [
-        "proc",
-        "template",
-        "template/usr",
-        "template/etc",
-        "template/dev",
-        "empty",
-        "root",
-        "instance",
-        "disk",
-    ] {
+    for directory in ["proc", "template", "empty", "root", "instance", "files", "disk"] {
         fs::create_dir(at(directory)).step_with(|| format!("making {directory}"))?;
     }
     fs::write(at("blank"), "").step("making the blank file")?;
@@ -135,14 +161,78 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
         attach(&cover, at(mask)).step("attaching a mask")?;
     }
     attach(&proc, at("proc")).step("attaching /proc")?;
-    attach(&usr, at("template/usr")).step("attaching /usr")?;
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
-    let (links, system_directories) = system_entries(base, idmap)?;
-    build_etc(&at("template/etc"), idmap)?;
-    build_dev(&at("template/dev"))?;
-    let masks = masks_of(Path::new("/proc"));
+    let (links, system_directories) = system_entries();
+    let template = Template { links, system_directories, masks: masks_of(Path::new("/proc")) };
+    build_root(&template, &at("template"), idmap, &usr, &nodes)?;
     enter_root(base).step("entering the template")?;
-    Ok(Template { links, system_directories, masks })
+    Ok(template)
+}
+
+/// One overlay over nothing for the private files of all boxes: a plain bind mount of them would tell a box where
+/// on the host its files lie. A kernel without overlays: the files are what counts.
+pub(crate) fn mount_files(rootless: bool) -> Result<(), Failure> {
+    for directory in [BOXES, WORK] {
+        fs::create_dir(directory).step_with(|| format!("making {directory}"))?;
+    }
+    let files = make_overlay("/empty", BOXES, WORK, rootless)
+        .or_else(|_| clone_with(BOXES, Reach::One, PLAIN))
+        .step("mounting the boxes' files")?;
+    attach(&files, FILES).step("attaching the boxes' files")
+}
+
+/// The root of every box, once: what a box mounts in it is its own, the tree itself nobody can change.
+fn build_root(
+    template: &Template,
+    at: &str,
+    idmap: Option<BorrowedFd<'_>>,
+    usr: &OwnedFd,
+    nodes: &[(&str, OwnedFd)],
+) -> Result<(), Failure> {
+    // A file system of its own, so that the mount table of a box names no directory of ours.
+    let root = make_tmpfs(16 << 20, 16384, "755", PLAIN).step("making the root")?;
+    attach(&root, at).step("attaching the root")?;
+    template.lay_out(at)?;
+    etc::generate(Path::new("/etc"), &Path::new(at).join("etc")).step("generating /etc")?;
+    lay_out_dev(&format!("{at}/dev"))?;
+    if idmap.is_some() {
+        give(Path::new(at), HOST_BASE).step("giving the root to the box's root")?;
+    }
+    attach(usr, format!("{at}/usr")).step("attaching /usr")?;
+    for (name, node) in nodes {
+        attach(node, format!("{at}/dev/{name}")).step_with(|| format!("attaching /dev/{name}"))?;
+    }
+    for name in &template.system_directories {
+        let mount = clone_system(&format!("/{name}"), idmap).step_with(|| format!("cloning /{name}"))?;
+        attach(&mount, format!("{at}/{name}")).step_with(|| format!("attaching /{name}"))?;
+    }
+    set_attributes(root.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("making the root read-only")
+}
+
+/// The tree is ours, made a moment ago in memory.
+fn give(path: &Path, owner: u32) -> io::Result<()> {
+    lchown(path, Some(owner), Some(owner))?;
+    if fs::symlink_metadata(path)?.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give(&entry?.path(), owner)?;
+        }
+    }
+    Ok(())
+}
+
+impl Template {
+    /// Makes the directories and links of a root, without what is in them.
+    pub(crate) fn lay_out(&self, at: &str) -> Result<(), Failure> {
+        let system = self.system_directories.iter().map(String::as_str);
+        for directory in DIRECTORIES.into_iter().chain(system) {
+            fs::create_dir(format!("{at}/{directory}")).step_with(|| format!("making /{directory}"))?;
+        }
+        let links = self.links.iter().map(|(link, target)| (link.as_str(), target.as_str()));
+        for (link, target) in links.chain(LINKS) {
+            symlink(target, format!("{at}/{link}")).step_with(|| format!("linking /{link}"))?;
+        }
+        Ok(())
+    }
 }
 
 /// A read-only copy of a system directory with all that is mounted below it, id-mapped where possible.
@@ -157,57 +247,34 @@ fn clone_system(path: &str, idmap: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd
     clone_with(path, Reach::Tree, PLAIN_READ_ONLY)
 }
 
-/// /bin, /lib and so on: links where /usr is merged, copies of the directories where it is not.
-fn system_entries(base: &str, idmap: Option<BorrowedFd<'_>>) -> Result<(Links, Vec<String>), Failure> {
+/// /bin, /lib and so on: links where /usr is merged, directories where it is not.
+fn system_entries() -> (Links, Vec<String>) {
     let (mut links, mut directories) = (Vec::new(), Vec::new());
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
         let path = format!("/{name}");
         if let Ok(target) = fs::read_link(&path) {
             links.push((name.to_owned(), target.to_string_lossy().into_owned()));
         } else if Path::new(&path).is_dir() {
-            let mount = clone_system(&path, idmap).step_with(|| format!("cloning {path}"))?;
-            let target = format!("{base}/template/{name}");
-            fs::create_dir(&target).step_with(|| format!("making {target}"))?;
-            attach(&mount, target).step_with(|| format!("attaching {path}"))?;
             directories.push(name.to_owned());
         }
     }
-    Ok((links, directories))
+    (links, directories)
 }
 
-/// /etc belongs to the box's root: by an id map, or where tmpfs has none, file by file.
-fn build_etc(at: &str, idmap: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
-    let mut owner = None;
-    if let Some(namespace) = idmap {
-        let etc = clone_at(CWD, at, Reach::One).step("cloning /etc")?;
-        match set_attributes(etc.as_fd(), Reach::One, PLAIN, Some(namespace)) {
-            Ok(()) => {
-                etc::generate(Path::new("/etc"), Path::new(at), None).step("generating /etc")?;
-                return attach(&etc, at).step("attaching /etc");
-            }
-            Err(_) => owner = Some(HOST_BASE),
-        }
-    }
-    etc::generate(Path::new("/etc"), Path::new(at), owner).step("generating /etc")
+/// The device nodes: the only mounts of the template on which devices are devices.
+fn clone_devices() -> Result<Vec<(&'static str, OwnedFd)>, Failure> {
+    let attributes = MountAttributes { no_suid: true, no_exec: true, ..Default::default() };
+    let clone = |name: &'static str| {
+        clone_with(format!("/dev/{name}"), Reach::One, attributes).map(|mount| (name, mount))
+    };
+    DEVICES.into_iter().map(clone).collect::<io::Result<Vec<_>>>().step("cloning the device nodes")
 }
 
-/// /dev: a tmpfs of mode 755. In a sticky world-writable one, `> /dev/null` by another user than the node's
-/// owner is refused, because a shell opens with O_CREAT.
-fn build_dev(base: &str) -> Result<(), Failure> {
-    let attributes = MountAttributes { no_suid: true, no_dev: true, no_exec: true, read_only: false };
-    let dev = make_tmpfs(64 << 10, 32, "755", attributes).step("making /dev")?;
-    let nodes = DEVICES
-        .iter()
-        .map(|name| {
-            let node = MountAttributes { no_suid: true, no_exec: true, ..Default::default() };
-            clone_with(format!("/dev/{name}"), Reach::One, node).map(|mount| (*name, mount))
-        })
-        .collect::<io::Result<Vec<_>>>()
-        .step("cloning the device nodes")?;
-    attach(&dev, base).step("attaching /dev")?;
-    for (name, mount) in &nodes {
+/// /dev: of mode 755. In a sticky world-writable one, `> /dev/null` by another user than the node's owner is
+/// refused, because a shell opens with O_CREAT.
+fn lay_out_dev(base: &str) -> Result<(), Failure> {
+    for name in DEVICES {
         fs::write(format!("{base}/{name}"), "").step_with(|| format!("making /dev/{name}"))?;
-        attach(mount, format!("{base}/{name}")).step_with(|| format!("attaching /dev/{name}"))?;
     }
     for directory in ["pts", "shm"] {
         fs::create_dir(format!("{base}/{directory}")).step_with(|| format!("making /dev/{directory}"))?;
@@ -221,8 +288,7 @@ fn build_dev(base: &str) -> Result<(), Failure> {
     ] {
         symlink(target, format!("{base}/{link}")).step_with(|| format!("linking /dev/{link}"))?;
     }
-    let read_only = MountAttributes { read_only: true, ..attributes };
-    set_attributes(dev.as_fd(), Reach::One, read_only, None).step("making /dev read-only")
+    Ok(())
 }
 
 /// Those of the hidden names that exist here and that an ordinary user could open.

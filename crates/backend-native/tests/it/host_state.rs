@@ -104,7 +104,8 @@ pub(crate) fn cgroups_of(instance: &str) -> Vec<PathBuf> {
 
 /// Private storage directories of the boxes of every instance below a state directory.
 pub(crate) fn storage_directories(state: &Path) -> Result<Vec<PathBuf>, String> {
-    Ok(instances(state)?.iter().flat_map(|instance| directories_in(instance)).collect())
+    let launchers = instances(state)?.into_iter().flat_map(|instance| directories_in(&instance));
+    Ok(launchers.flat_map(|launcher| directories_in(&launcher.join("boxes"))).collect())
 }
 
 /// Directories of the instances below a state directory.

@@ -11,17 +11,13 @@ use rustix::thread::CapabilitySet;
 use sandcrate_protocol::{Control, Enforcement};
 use sandcrate_sys::mount::{Reach, set_attributes};
 
-use super::{Filters, path_walk, prepare::mount_terminals};
+use super::{Filters, own_root, path_walk, prepare::mount_terminals};
 use crate::identity::{BOX_USER, INIT_USER, IdMapping, become_ids};
 use crate::message::{Failure, Step};
-use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, attach_on, clone_at, detach, make_tmpfs};
-use crate::plan::{
-    Access, MountSource, NetworkMode, Plan, PlannedMount, Rlimit, RootMode, StorageKind, USUAL_TMPFS_BYTES,
-};
+use crate::mounts::{PLAIN_READ_ONLY, attach_on};
+use crate::plan::{MountSource, NetworkMode, Plan, Rlimit, RootMode, USUAL_TMPFS_BYTES};
 use crate::template::Template;
 use crate::{landlock_rules, privileges};
-
-const STORAGE: &str = "/.storage";
 
 pub(super) fn finish(
     plan: &Plan,
@@ -31,13 +27,17 @@ pub(super) fn finish(
     filters: &Filters,
 ) -> Result<Enforcement, Failure> {
     let mut record = Enforcement::new();
+    let own_root = own_root::is_needed(plan);
+    if own_root {
+        own_root::take(template)?;
+    }
     resize("/tmp", plan.tmp_bytes)?;
     resize("/dev/shm", plan.shm_bytes)?;
     if plan.user != BOX_USER {
         mount_terminals("/dev/pts", plan.user)?;
     }
     place_mounts(plan, mounts)?;
-    if plan.root == RootMode::ReadOnly {
+    if own_root && plan.root == RootMode::ReadOnly {
         let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).step("opening the root")?;
         set_attributes(root.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("making the root read-only")?;
     }
@@ -80,99 +80,41 @@ fn resize(path: &str, bytes: u64) -> Result<(), Failure> {
     resize().step_with(|| format!("sizing {path}"))
 }
 
-fn place_mounts(plan: &Plan, mounts: Vec<OwnedFd>) -> Result<(), Failure> {
-    let mut handed = mounts.into_iter();
-    let mut next = |what: &str| {
-        handed.next().ok_or_else(|| Failure {
-            step: format!("the mount of {what} was not handed in"),
-            errno: libc::EBADF,
-        })
-    };
-    let storage = match plan.storage {
-        StorageKind::Mounted => next("the storage")?,
-        StorageKind::Memory { bytes, inodes } => {
-            make_tmpfs(bytes, inodes, "755", PLAIN).step("making the storage in memory")?
-        }
-    };
-    let storage = StorageTree::new(storage, plan)?;
-    let overlays = plan.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Overlay { .. }));
-    let overlays = overlays.map(|mount| next(&mount.target)).collect::<Result<Vec<_>, _>>()?;
-    let requested: Vec<OwnedFd> = handed.collect();
+/// Attaches what the launcher handed in: directories of the storage, overlays, sources, each in the plan's order.
+/// They have their attributes already.
+fn place_mounts(plan: &Plan, mut mounts: Vec<OwnedFd>) -> Result<(), Failure> {
+    let of = |kind: fn(&MountSource) -> bool| plan.mounts.iter().filter(|mount| kind(&mount.source)).count();
+    let storages = of(|source| matches!(source, MountSource::Storage { .. }));
+    let overlays = of(|source| matches!(source, MountSource::Overlay { .. }));
+    if mounts.len() != plan.mounts.len() {
+        return Err(Failure { step: "other mounts were handed in than planned".into(), errno: libc::EBADF });
+    }
+    let requested = mounts.split_off(storages + overlays);
+    let overlays = mounts.split_off(storages);
+    let mut storages = mounts.into_iter();
     for mount in &plan.mounts {
-        place(mount, &storage, &overlays, &requested, plan.user)?;
+        let target = &mount.target;
+        let next;
+        let source = match &mount.source {
+            MountSource::Storage { .. } => {
+                next = storages.next();
+                next.as_ref()
+            }
+            MountSource::Overlay { index } => overlays.get(*index),
+            MountSource::Requested { index } => requested.get(*index),
+        };
+        let source = source.ok_or_else(|| Failure {
+            step: format!("the mount of {target} was not handed in"),
+            errno: libc::EBADF,
+        })?;
+        let place = path_walk::mount_point(target, mount.kind, plan.user)
+            .step_with(|| format!("finding the mount target {target}"))?;
+        attach_on(source, &place).step_with(|| format!("mounting {target}"))?;
     }
     if plan.root == RootMode::Writable {
         furnish_var()?;
     }
-    storage.put_away()
-}
-
-/// The storage, whose directories are mounted one by one.
-struct StorageTree {
-    mount: OwnedFd,
-    attached: bool,
-}
-
-impl StorageTree {
-    fn new(mount: OwnedFd, plan: &Plan) -> Result<Self, Failure> {
-        let in_memory = plan.storage != StorageKind::Mounted;
-        // Parts of a mount that is not attached can be cloned since Linux 6.15, when nobody else made it.
-        let first = plan.storage_directories().next();
-        let attached =
-            in_memory || first.is_some_and(|name| clone_at(mount.as_fd(), name, Reach::One).is_err());
-        if attached {
-            attach(&mount, STORAGE).step("attaching the storage")?;
-        }
-        if in_memory {
-            for directory in plan.storage_directories() {
-                fs::create_dir(format!("{STORAGE}/{directory}"))
-                    .step_with(|| format!("making {directory}"))?;
-            }
-        }
-        Ok(Self { mount, attached })
-    }
-
-    fn directory(&self, name: &str) -> Result<OwnedFd, Failure> {
-        let cloned = if self.attached {
-            clone_at(CWD, format!("{STORAGE}/{name}"), Reach::One)
-        } else {
-            clone_at(self.mount.as_fd(), name, Reach::One)
-        };
-        cloned.step_with(|| format!("cloning {name}"))
-    }
-
-    fn put_away(self) -> Result<(), Failure> {
-        if self.attached {
-            detach(STORAGE).step("detaching the storage")?;
-        }
-        fs::remove_dir(STORAGE).step("removing the storage's place")
-    }
-}
-
-fn place(
-    mount: &PlannedMount,
-    storage: &StorageTree,
-    overlays: &[OwnedFd],
-    requested: &[OwnedFd],
-    user: u32,
-) -> Result<(), Failure> {
-    let target = &mount.target;
-    let missing = || Failure { step: format!("the mount of {target} was not handed in"), errno: libc::EBADF };
-    let cloned;
-    let source = match &mount.source {
-        MountSource::Storage { directory } => {
-            cloned = storage.directory(directory)?;
-            &cloned
-        }
-        MountSource::Overlay { index } => overlays.get(*index).ok_or_else(missing)?,
-        MountSource::Requested { index } => requested.get(*index).ok_or_else(missing)?,
-    };
-    let attributes = if mount.access == Access::ReadOnly { PLAIN_READ_ONLY } else { PLAIN };
-    set_attributes(source.as_fd(), Reach::One, attributes, None)
-        .step_with(|| format!("protecting {target}"))?;
-    let place = path_walk::mount_point(target, mount.kind, user)
-        .step_with(|| format!("finding the mount target {target}"))?;
-    attach_on(source, &place).step_with(|| format!("mounting {target}"))
+    Ok(())
 }
 
 /// A writable root has an empty /var of its own.

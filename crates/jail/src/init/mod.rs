@@ -7,6 +7,7 @@
 mod command;
 mod files;
 mod finish;
+mod own_root;
 mod path_walk;
 mod prepare;
 mod serve;

@@ -36,7 +36,8 @@ pub(super) fn mount_point(path: &str, kind: NodeKind, owner: u32) -> io::Result<
     place(path)
 }
 
-fn place(path: &str) -> io::Result<OwnedFd> {
+/// Opens an absolute path that has no link in it.
+pub(super) fn place(path: &str) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?)
 }

@@ -3,13 +3,11 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::symlink;
 
 use rustix::fs::CWD;
 use rustix::mount::mount_bind;
 use rustix::thread::{CapabilitiesSecureBits, set_capabilities_secure_bits};
-use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
+use sandcrate_sys::mount::{MountAttributes, Reach};
 use sandcrate_sys::process::{SingleThreaded, unshare};
 
 use super::Inheritance;
@@ -19,32 +17,8 @@ use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_
 use crate::plan::{NetworkMode, USUAL_TMPFS_BYTES};
 use crate::template::Template;
 
-/// Where the launcher's namespace has room for a new root.
+/// Where the launcher's namespace has room for a box's root.
 const ROOT: &str = "/root";
-/// Directories, links and mount points; nothing is stored in it.
-const ROOT_BYTES: u64 = 1 << 20;
-const DIRECTORIES: [&str; 20] = [
-    "usr",
-    "etc",
-    "dev",
-    "proc",
-    "tmp",
-    "workspace",
-    "home",
-    "home/box",
-    "root",
-    "run",
-    "opt",
-    "srv",
-    "mnt",
-    "media",
-    "var",
-    "var/cache",
-    "var/lib",
-    "var/log",
-    "var/spool",
-    ".storage",
-];
 
 pub(super) fn prepare(
     proof: &SingleThreaded,
@@ -57,8 +31,9 @@ pub(super) fn prepare(
     // After the joins: the namespace is rooted where its maker stands.
     unshare(proof, libc::CLONE_NEWCGROUP).step("making a cgroup namespace")?;
     rustix::system::sethostname(b"sandbox").step("naming the host")?;
-    // After the identity: a tmpfs belongs to the user who makes it.
-    build_root(template)?;
+    // The template is everybody's: read-only, and locked so when it came into this box's namespaces.
+    let root = clone_at(CWD, "/template", Reach::Tree).step("cloning the template")?;
+    attach(&root, ROOT).step("attaching the root")?;
     if inheritance.network == NetworkMode::Host {
         let resolver = clone_with("/resolv.conf", Reach::One, PLAIN_READ_ONLY)
             .step("cloning the resolver's configuration")?;
@@ -67,6 +42,7 @@ pub(super) fn prepare(
     }
     mount_proc(template)?;
     mount_terminals(&format!("{ROOT}/dev/pts"), BOX_USER)?;
+    // After the identity: a tmpfs belongs to the user who makes it.
     for place in ["tmp", "dev/shm"] {
         let tmpfs =
             make_tmpfs(USUAL_TMPFS_BYTES, 16384, "1777", PLAIN).step_with(|| format!("making /{place}"))?;
@@ -101,33 +77,6 @@ fn take_identity(mapping: IdMapping) -> Result<(), Failure> {
         become_ids(0, 0).step("becoming the box's root")?;
     }
     Ok(())
-}
-
-fn build_root(template: &Template) -> Result<(), Failure> {
-    let root = make_tmpfs(ROOT_BYTES, 1024, "755", PLAIN).step("making the root")?;
-    attach(&root, ROOT).step("attaching the root")?;
-    rustix::process::umask(0o022.into());
-    for directory in DIRECTORIES.iter().copied().chain(template.system_directories.iter().map(String::as_str))
-    {
-        fs::create_dir(format!("{ROOT}/{directory}")).step_with(|| format!("making /{directory}"))?;
-    }
-    let links = template.links.iter().map(|(link, target)| (link.as_str(), target.as_str()));
-    for (link, target) in links.chain([("var/tmp", "../tmp"), ("var/run", "../run")]) {
-        symlink(target, format!("{ROOT}/{link}")).step_with(|| format!("linking /{link}"))?;
-    }
-    for (name, reach) in [("usr", Reach::Tree), ("etc", Reach::One), ("dev", Reach::Tree)] {
-        place_template(name, reach)?;
-    }
-    template.system_directories.iter().try_for_each(|name| place_template(name, Reach::Tree))
-}
-
-fn place_template(name: &str, reach: Reach) -> Result<(), Failure> {
-    let mount = clone_at(CWD, format!("/template/{name}"), reach).step_with(|| format!("cloning /{name}"))?;
-    if name == "etc" {
-        // A directory of the launcher's own tmpfs, not a mount with attributes of its own.
-        set_attributes(mount.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("protecting /etc")?;
-    }
-    attach(&mount, format!("{ROOT}/{name}")).step_with(|| format!("attaching /{name}"))
 }
 
 /// A procfs of the box's own, its settings read-only, its tell-tale files covered.

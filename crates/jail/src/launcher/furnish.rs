@@ -14,16 +14,16 @@ use sandcrate_sys::{loopdev, quota};
 use super::Launcher;
 use crate::identity::mount_map;
 use crate::message::{Failure, FurnishOrder, SourceMount, Step, StorageSource};
-use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, detach, make};
+use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, detach, make, make_overlay, make_tmpfs};
 use crate::plan::{Access, OVERLAID, RootMode};
+use crate::template::{BOXES, FILES};
 use crate::userns;
 
 /// See `template`.
-const INSTANCE: &str = "/instance";
 const DISK: &str = "/disk";
 
 impl Launcher {
-    /// Detached mounts in the order of the reply: storage, overlays, sources.
+    /// Detached mounts in the order of the reply: directories of the storage, overlays, sources.
     pub(super) fn furnish(
         &mut self,
         box_id: u64,
@@ -38,17 +38,18 @@ impl Launcher {
         }
         let mut handed = fds.into_iter();
         let mut mounts = match order.storage {
-            StorageSource::Memory => Vec::new(),
+            StorageSource::Directory | StorageSource::ProjectDirectory { .. } => {
+                let name = &order.storage_name;
+                self.lay_out(&format!("{BOXES}/{name}"), &format!("{FILES}/{name}"), order)?
+            }
             StorageSource::Image => {
                 let image = handed.next().ok_or_else(missing)?;
                 let disk = self.among_host_mounts(|| mount_image(image.as_fd()))?;
-                attach(&disk, DISK).step("attaching the disk image")?;
-                let layers = self.layers(DISK, order);
-                detach(DISK).step("detaching the disk image")?;
-                layers?
+                self.lay_out_disk(&disk, order)?
             }
-            StorageSource::Directory | StorageSource::ProjectDirectory { .. } => {
-                self.layers(&format!("{INSTANCE}/{}", order.storage_name), order)?
+            StorageSource::Memory { bytes, inodes } => {
+                let disk = make_tmpfs(bytes, inodes, "755", PLAIN).step("making the storage in memory")?;
+                self.lay_out_disk(&disk, order)?
             }
         };
         for source in &order.sources {
@@ -70,9 +71,17 @@ impl Launcher {
         result
     }
 
-    /// The storage as the box sees it, and the overlays of a writable root. A directory of the host is seen through
-    /// an overlay over nothing, because a plain bind mount would tell the box where on the host its files lie.
-    fn layers(&self, base: &str, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
+    /// A file system for one session.
+    fn lay_out_disk(&self, disk: &OwnedFd, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
+        attach(disk, DISK).step("attaching the disk")?;
+        let mounts = self.lay_out(DISK, DISK, order);
+        detach(DISK).step("detaching the disk")?;
+        mounts
+    }
+
+    /// The directories of the storage as the box sees them, then the overlays of a writable root. `base` is where
+    /// the storage is, `seen` the same place as boxes see it: nothing there has been looked at before.
+    fn lay_out(&self, base: &str, seen: &str, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
         if let StorageSource::ProjectDirectory { project, bytes, inodes } = order.storage {
             let directory = open(base, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .step("opening the storage")?;
@@ -81,24 +90,20 @@ impl Launcher {
             quota::set_limit(directory.as_fd(), project, bytes, inodes)
                 .step("setting the storage's quota")?;
         }
-        let (files, work) = (format!("{base}/files"), format!("{base}/work-files"));
-        self.make_owned(&files, order.user)?;
-        self.make_owned(&work, order.user)?;
+        self.make_owned(&format!("{base}/files"), order.user)?;
         for directory in &order.directories {
-            self.make_owned(&format!("{files}/{directory}"), order.user)?;
+            self.make_owned(&format!("{base}/files/{directory}"), order.user)?;
         }
-        let seen = match order.storage {
-            StorageSource::Image => clone_at(CWD, &files, Reach::One),
-            // A kernel without overlays: the files are what counts.
-            _ => self.overlay("/empty", &files, &work).or_else(|_| clone_with(&files, Reach::One, PLAIN)),
-        };
-        let mut mounts = vec![seen.step("laying out the storage")?];
+        let seen = |directory: &String| clone_at(CWD, format!("{seen}/files/{directory}"), Reach::One);
+        let cloned = order.directories.iter().map(seen).collect::<Result<Vec<_>, _>>();
+        let mut mounts = cloned.step("laying out the storage")?;
         if order.root == RootMode::Writable {
             for name in OVERLAID {
                 let (upper, work) = (format!("{base}/upper-{name}"), format!("{base}/work-{name}"));
                 self.make_owned(&upper, 0)?;
                 self.make_owned(&work, 0)?;
-                let overlay = self.overlay(&format!("/template/{name}"), &upper, &work);
+                let lower = format!("/template/{name}");
+                let overlay = make_overlay(&lower, &upper, &work, self.mapping.is_rootless());
                 mounts.push(overlay.step_with(|| format!("laying an overlay over /{name}"))?);
             }
         }
@@ -119,22 +124,6 @@ impl Launcher {
             (Uid::from_raw(self.mapping.host_uid(user)), Gid::from_raw(self.mapping.host_gid(user)));
         chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
             .step_with(|| format!("giving {path} to the box"))
-    }
-
-    /// An overlay, detached. All paths are of the launcher's own mount namespace: an overlay takes its layers only
-    /// from there.
-    fn overlay(&self, lower: &str, upper: &str, work: &str) -> std::io::Result<OwnedFd> {
-        let mut options =
-            vec![("source", "overlay"), ("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
-        // The files go with the session: without this, its end would sync the whole disk beneath.
-        options.push(("volatile", ""));
-        if self.mapping.is_rootless() {
-            options.push(("userxattr", ""));
-        } else {
-            // Without it, renaming a directory of the template fails with EXDEV.
-            options.push(("redirect_dir", "on"));
-        }
-        make(c"overlay", options, PLAIN)
     }
 
     /// Clones what the daemon has opened. An ordinary user's launcher has mounts of its own, so it has to find

@@ -10,7 +10,7 @@ mod start;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
@@ -28,6 +28,9 @@ use crate::userns;
 /// The event of the daemon's channel; boxes have their own ids.
 const CONTROL: u64 = u64::MAX;
 
+/// When nothing has been asked for so long, there is time for what may be asked next.
+const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
 /// Everything the launcher holds.
 struct Launcher {
     proof: SingleThreaded,
@@ -44,6 +47,7 @@ struct Launcher {
     boxes: HashMap<u64, BoxRecord>,
     /// Cgroups for the next box.
     spare_cgroup: Option<BoxCgroup>,
+    wants_cgroup: bool,
     made_cgroups: u64,
     /// User namespaces for id-mapped mounts, by disk owner and box user.
     idmaps: HashMap<(u32, u32, u32), OwnedFd>,
@@ -78,10 +82,14 @@ impl Launcher {
         let mut ready = Vec::with_capacity(64);
         loop {
             ready.clear();
-            match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut ready), None) {
+            let patience = self.wants_cgroup.then_some(&REST);
+            match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut ready), patience) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.step("waiting")?,
             };
+            if ready.is_empty() {
+                self.stock_cgroup();
+            }
             for event in &ready {
                 match event.data.u64() {
                     CONTROL => {
@@ -137,6 +145,7 @@ impl Launcher {
         if !self.filters.contains_key(&network) {
             return Err(Failure { step: "no policy for this network".into(), errno: libc::EINVAL });
         }
+        self.wants_cgroup = true;
         let cgroup = match self.spare_cgroup.take() {
             Some(spare) => Some(spare),
             None => self.make_cgroup()?,
@@ -189,6 +198,7 @@ impl Launcher {
 
     /// Makes the cgroups of the next box ahead of time.
     fn stock_cgroup(&mut self) {
+        self.wants_cgroup = false;
         if self.spare_cgroup.is_none() {
             // One that cannot be made now is tried again, and reported, when it is needed.
             self.spare_cgroup = self.make_cgroup().ok().flatten();

@@ -24,6 +24,8 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"sandcrate-box");
     raise_open_files();
+    // Of the template, and of every command.
+    rustix::process::umask(0o022.into());
     let Some((config, _)) = control.recv::<LauncherConfig>().step("receiving the configuration")? else {
         return Err(Failure { step: "the daemon is gone".into(), errno: libc::EPIPE });
     };
@@ -32,8 +34,10 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
     let cgroups = open_cgroups(&config, &mut enforcement);
     let mapping = IdMapping::for_this_user();
     let ready = build_home(&proof, mapping, &config).and_then(|home| {
+        let shelf = open(template::FILES, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .step("opening the storage")?;
         control
-            .send(&LauncherReply::Ready { enforcement }, &[])
+            .send(&LauncherReply::Ready { enforcement }, &[shelf.as_fd()])
             .step("reporting to the daemon")
             .map(|()| home)
     });
@@ -50,6 +54,7 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
             filters: HashMap::new(),
             boxes: HashMap::new(),
             spare_cgroup: None,
+            wants_cgroup: false,
             made_cgroups: 0,
             idmaps: HashMap::new(),
         }),
@@ -87,6 +92,7 @@ fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfi
         IdMapping::Single { .. } => None,
     };
     let template = template::build(idmap.as_ref().map(AsFd::as_fd), &config.directory)?;
+    template::mount_files(mapping.is_rootless())?;
     let own_mounts = mount_namespace()?;
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).step("making an event queue")?;
     Ok(Home { host_mounts, own_mounts, template, events })

@@ -193,7 +193,7 @@ pub(crate) fn says_oom(seen: &Attacked) -> Check {
 }
 
 /// Names of the launcher's and of the storage's own, the same on every machine.
-const OWN_NAMES: [&str; 6] = ["/template", "/disk", "/empty", "/files", "/workspace", "/instance/box-"];
+const OWN_NAMES: [&str; 6] = ["/template", "/disk", "/empty", "/files", "/workspace", "/instance/"];
 
 /// Beside the requested mount, no line may name a place of the host: the test's own scratch directory, which holds
 /// the state directory, or any layer of an overlay but those the launcher always names alike.

@@ -1,6 +1,7 @@
 //! What one backend has on the host, counted twice and compared.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sandcrate_backend::conformance::Check;
 
@@ -11,6 +12,9 @@ use crate::host_state;
 const DESCRIPTOR_TOLERANCE: usize = 8;
 /// Allocators keep what a burst needed; a leak of a kilobyte per box would be 2 MB.
 const RESIDENT_TOLERANCE: u64 = 3 << 20;
+
+/// Longer than the launcher waits before it prepares for the next box.
+const REST: Duration = Duration::from_millis(50);
 
 /// Everything that could be left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +71,12 @@ pub(super) fn launcher() -> Result<u32, String> {
 /// Takes a census when the pool is full and everything is quiet.
 pub(super) async fn settled(scratch: &Path, pool: usize) -> Result<Census, String> {
     let full = || async {
+        let earlier = Census::take(scratch)?;
+        // The launcher makes cgroups for the next box once nothing else is asked of it.
+        tokio::time::sleep(REST).await;
         let census = Census::take(scratch)?;
-        Ok((census.processes == 1 + pool && census.storages == 0).then_some(census))
+        let full = census.processes == 1 + pool && census.storages == 0;
+        Ok((full && census.cgroups == earlier.cgroups).then_some(census))
     };
     eventually("the launcher and the pool are all there is", full).await
 }

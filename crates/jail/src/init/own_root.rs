@@ -1,0 +1,46 @@
+//! A root of a box's own, for sessions that the shared one does not do for.
+//!
+//! All boxes share one read-only tree of directories and links, which saves each of them a file system and the time
+//! to fill it. A session that wants a mount where that tree has no place for it, or that may write to its root, gets
+//! a copy: a small tmpfs with the same directories and links, and clones of everything that is mounted by then.
+
+use rustix::fs::CWD;
+use sandcrate_sys::mount::Reach;
+
+use super::path_walk;
+use crate::message::{Failure, Step};
+use crate::mounts::{PLAIN, attach, clone_at, enter_root, make_tmpfs};
+use crate::plan::{Plan, RootMode};
+use crate::template::Template;
+
+/// Directories, links and mount points; nothing is stored in it.
+const BYTES: u64 = 1 << 20;
+const INODES: u64 = 1024;
+/// A place of the shared root that is free until the session's mounts come.
+const PLACE: &str = "/mnt";
+/// What a box has in its root before its session's mounts; all with what is mounted below.
+const FURNITURE: [&str; 5] = ["usr", "etc", "dev", "proc", "tmp"];
+
+pub(super) fn is_needed(plan: &Plan) -> bool {
+    plan.root == RootMode::Writable
+        || plan.mounts.iter().any(|mount| {
+            // Below another mount of the session, a place is made there.
+            let inside = plan.mounts.iter().any(|other| {
+                mount.target.strip_prefix(&other.target).is_some_and(|rest| rest.starts_with('/'))
+            });
+            !inside && path_walk::place(&mount.target).is_err()
+        })
+}
+
+/// Makes the root and enters it. What it leaves is not seen again.
+pub(super) fn take(template: &Template) -> Result<(), Failure> {
+    let root = make_tmpfs(BYTES, INODES, "755", PLAIN).step("making the root")?;
+    attach(&root, PLACE).step("attaching the root")?;
+    template.lay_out(PLACE)?;
+    for name in FURNITURE.into_iter().chain(template.system_directories.iter().map(String::as_str)) {
+        let mount =
+            clone_at(CWD, format!("/{name}"), Reach::Tree).step_with(|| format!("cloning /{name}"))?;
+        attach(&mount, format!("{PLACE}/{name}")).step_with(|| format!("attaching /{name}"))?;
+    }
+    enter_root(PLACE).step("entering the root")
+}
