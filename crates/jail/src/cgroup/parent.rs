@@ -35,6 +35,8 @@ pub struct Owner {
 #[derive(Debug)]
 pub struct Parent {
     name: String,
+    /// Where the daemon may have had to move to.
+    leaf: String,
     nodes: Vec<Node>,
     report: Report,
 }
@@ -63,7 +65,7 @@ impl Parent {
             }
         }
         let report = Report::new(&nodes, &gaps);
-        Ok(Self { name: placement.directory(), nodes, report })
+        Ok(Self { name: placement.directory(), leaf: daemon_leaf(placement.instance), nodes, report })
     }
 
     /// What is enforced by what, and what is not.
@@ -76,9 +78,15 @@ impl Parent {
         BoxCgroup::make(&self.nodes, name, owner)
     }
 
-    /// Removes the instance's directories, once its boxes are removed.
+    /// Removes the instance's directories, once its boxes are removed, and lets the daemon back to where it was.
     pub fn remove(&self) -> Result<(), CgroupError> {
-        self.nodes.iter().try_for_each(|node| node.base.remove(&self.name))
+        self.nodes.iter().try_for_each(|node| {
+            node.base.remove(&self.name)?;
+            match node.version {
+                Version::V1 => Ok(()),
+                Version::V2 => v2::give_back(&node.base, &self.leaf),
+            }
+        })
     }
 }
 

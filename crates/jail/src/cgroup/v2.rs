@@ -78,6 +78,21 @@ fn vacate(base: &Dir, leaf: &str, ours: &[Pid]) -> Result<(), CgroupError> {
     inside.iter().try_for_each(|pid| leaf.write("cgroup.procs", &pid.to_string()))
 }
 
+/// Undoes what [`enable`] did to make room in `base`, when nobody else has use of it: takes the controllers back,
+/// lets whoever is in `leaf` return, and removes it. Did `base` not have to be vacated, there is no leaf.
+pub(super) fn give_back(base: &Dir, leaf: &str) -> Result<(), CgroupError> {
+    let Ok(place) = base.sub(leaf) else { return Ok(()) };
+    // A base that had processes had no controllers on: these are ours. Refused while another's cgroup uses them.
+    for controller in listed(base, "cgroup.subtree_control") {
+        base.write("cgroup.subtree_control", &format!("-{controller}"))?;
+    }
+    for pid in place.read("cgroup.procs")?.lines() {
+        // One that has ended meanwhile; one that stays keeps the removal from succeeding.
+        let _ = base.write("cgroup.procs", pid);
+    }
+    base.remove(leaf)
+}
+
 fn listed(dir: &Dir, file: &str) -> Vec<Controller> {
     dir.read(file).map(|text| Controller::parse_list(&text, ' ')).unwrap_or_default()
 }
