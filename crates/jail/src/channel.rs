@@ -17,7 +17,7 @@ use rustix::net::{
 use serde::{Serialize, de::DeserializeOwned};
 
 /// What fits comfortably into one packet; the socket's default buffer holds several.
-const INLINE_BYTES: usize = 32 << 10;
+const INLINE_BYTES: usize = 8 << 10;
 /// An argument list beyond this is refused before it gets here.
 const SPILLED_BYTES: u64 = 64 << 20;
 /// Mounts of one session, its storage and the spilled body together stay below it (the kernel's own bound

@@ -30,7 +30,7 @@ impl Launcher {
         order: &FurnishOrder,
         fds: Vec<OwnedFd>,
     ) -> Result<Vec<OwnedFd>, Failure> {
-        if let Some(cgroup) = self.boxes.get(&box_id).and_then(|record| record.cgroup.as_ref()) {
+        if let Some(cgroup) = self.boxes.get_mut(&box_id).and_then(|record| record.open_cgroup.take()) {
             cgroup.set_limits(&order.limits).map_err(|error| Failure {
                 step: format!("setting limits ({error})"),
                 errno: libc::EINVAL,

@@ -16,7 +16,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
 use sandcrate_sys::seccomp::Instruction;
 
-use crate::cgroup::{BoxCgroup, Owner, Parent};
+use crate::cgroup::{BoxCgroup, ClosedCgroup, Owner, Parent};
 use crate::channel::Channel;
 use crate::identity::{BOX_USER, IdMapping};
 use crate::init::{self, Filters, Inheritance};
@@ -55,7 +55,9 @@ struct Launcher {
 
 struct BoxRecord {
     pidfd: OwnedFd,
-    cgroup: Option<BoxCgroup>,
+    /// Until its limits are set.
+    open_cgroup: Option<BoxCgroup>,
+    cgroup: Option<ClosedCgroup>,
 }
 
 /// The launcher's life: standard input is the channel to the daemon.
@@ -159,7 +161,8 @@ impl Launcher {
                 return Err(failure);
             }
         };
-        self.boxes.insert(box_id, BoxRecord { pidfd, cgroup });
+        let closed = cgroup.as_ref().map(BoxCgroup::closed);
+        self.boxes.insert(box_id, BoxRecord { pidfd, open_cgroup: cgroup, cgroup: closed });
         self.release(box_id, pid, &release)
     }
 
@@ -229,7 +232,7 @@ impl Launcher {
             return Err(failure);
         }
         let usage = record
-            .cgroup
+            .open_cgroup
             .as_ref()
             .map_or(Ok(Vec::new()), BoxCgroup::usage_dirs)
             .step("opening cgroup files")?;
