@@ -14,14 +14,12 @@ use rustix::thread::CapabilitySet;
 use sandcrate_sys::process::{ArgList, execve, exit_now};
 use sandcrate_sys::seccomp::Instruction;
 
+use super::oom_score;
 use super::path_walk::enter_directory;
 use crate::channel::Channel;
 use crate::identity::{IdMapping, become_ids};
 use crate::message::{Failure, InitReply, StartCommand, Step};
 use crate::privileges;
-
-/// Commands are the first to go when the box is out of memory, init the last.
-const OOM_SCORE: &[u8] = b"500";
 
 /// Whose identity a child of init takes.
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +108,7 @@ pub(super) fn take_identity(identity: Identity) -> Result<(), Failure> {
         let adjusted = File::options()
             .write(true)
             .open("/proc/self/oom_score_adj")
-            .and_then(|mut file| file.write_all(OOM_SCORE));
+            .and_then(|mut file| file.write_all(oom_score::RAISED.to_string().as_bytes()));
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).step("closing /proc/self")?;
         adjusted.step("setting the OOM score")?;
         become_ids(identity.user, identity.user).step("becoming the box's user")?;

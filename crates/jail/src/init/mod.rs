@@ -7,6 +7,7 @@
 mod command;
 mod files;
 mod finish;
+mod oom_score;
 mod own_root;
 mod path_walk;
 mod prepare;
@@ -83,6 +84,8 @@ fn live(
     if network == NetworkMode::Off {
         sandcrate_sys::loopback::bring_up().step("bringing up loopback")?;
     }
+    let oom_score = mapping.is_rootless().then(oom_score::OomScore::open).transpose();
+    let oom_score = oom_score.step("opening the OOM score")?;
     let plan = match control.recv::<InitRequest>().step("waiting for a session")? {
         Some((InitRequest::Configure { plan }, mounts)) => {
             let enforcement = finish::finish(&plan, mounts, run_directory.as_ref(), template, filters)?;
@@ -92,5 +95,5 @@ fn live(
         // A prepared box that nobody claimed.
         _ => return Ok(()),
     };
-    serve::serve(proof, control, run_directory, mapping, &plan, &filters.command)
+    serve::serve(proof, control, run_directory, oom_score, mapping, &plan, &filters.command)
 }

@@ -11,6 +11,7 @@ use sandcrate_sys::seccomp::Instruction;
 
 use super::command::{Identity, Stdio, become_program, open_terminal, script_path};
 use super::files;
+use super::oom_score::OomScore;
 use crate::cgroup::{CommandCgroup, CpuTime};
 use crate::channel::Channel;
 use crate::identity::IdMapping;
@@ -26,6 +27,7 @@ struct Init<'a> {
     proof: SingleThreaded,
     control: Channel,
     run_directory: Option<OwnedFd>,
+    oom_score: Option<OomScore>,
     identity: Identity,
     filter: &'a [Instruction],
     /// By pid.
@@ -57,6 +59,7 @@ pub(super) fn serve(
     proof: SingleThreaded,
     control: Channel,
     run_directory: Option<OwnedFd>,
+    oom_score: Option<OomScore>,
     mapping: IdMapping,
     plan: &Plan,
     filter: &[Instruction],
@@ -70,6 +73,7 @@ pub(super) fn serve(
         proof,
         control,
         run_directory,
+        oom_score,
         identity,
         filter,
         children: HashMap::new(),
@@ -145,7 +149,14 @@ impl Init<'_> {
             Stdio::Pipes { stdin, stdout, stderr }
         };
         let cgroup = self.command_cgroup()?;
-        match fork(&self.proof, 0, cgroup.as_ref().map(|(cgroup, _)| cgroup.dir())) {
+        if let Some(score) = &self.oom_score {
+            score.raise().step("setting the OOM score")?;
+        }
+        let forked = fork(&self.proof, 0, cgroup.as_ref().map(|(cgroup, _)| cgroup.dir()));
+        if let (Some(score), Ok(Fork::Parent { .. }) | Err(_)) = (&self.oom_score, &forked) {
+            score.lower().step("setting the OOM score")?;
+        }
+        match forked {
             Ok(Fork::Child(_)) => {
                 become_program(id, command, &stdio, self.identity, self.filter, &self.control)
             }
