@@ -150,9 +150,21 @@ pub(super) fn memory(bait: &Bait) -> Outcome {
 
 pub(super) fn cpu(bait: &Bait) -> Outcome {
     const SPIN: Duration = Duration::from_millis(1500);
+    /// On a busy machine ticks come late, and a quota that was overdrawn is paid back later.
+    const LONGER: Duration = Duration::from_secs(6);
     /// A quota is handed out in slices, and the first comes at once.
     const TOLERANCE: f64 = 1.35;
     let allowed = f64::from(bait.cpu_millis) / 1000.0;
+    let mut share = cpu_share(SPIN);
+    if share > allowed * TOLERANCE {
+        share = cpu_share(LONGER);
+    }
+    let detail = format!("{share:.2} CPUs, the limit is {allowed:.2}");
+    if share <= allowed * TOLERANCE { Outcome::held(detail) } else { Outcome::broken(detail) }
+}
+
+/// How many processors this process gets when it wants all of them.
+fn cpu_share(time: Duration) -> f64 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let used = || {
         let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -162,15 +174,13 @@ pub(super) fn cpu(bait: &Bait) -> Outcome {
     std::thread::scope(|scope| {
         for _ in 0..cpus.clamp(2, 8) {
             scope.spawn(|| {
-                while began.elapsed() < SPIN {
+                while began.elapsed() < time {
                     std::hint::black_box(0);
                 }
             });
         }
     });
-    let share = (used() - before) / began.elapsed().as_secs_f64();
-    let detail = format!("{share:.2} CPUs, the limit is {allowed:.2}");
-    if share <= allowed * TOLERANCE { Outcome::held(detail) } else { Outcome::broken(detail) }
+    (used() - before) / began.elapsed().as_secs_f64()
 }
 
 /// Does not come back where the time limit holds; its child would outlive a kill of our process group.
