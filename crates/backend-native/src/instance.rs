@@ -13,6 +13,8 @@ use rustix::fs::{FlockOperation, flock};
 use sandcrate_backend::SweepReport;
 use sandcrate_jail::{cgroup, remove_tree};
 
+use crate::storage;
+
 const LOCK_SUFFIX: &str = ".lock";
 
 /// The living instance; dropping it removes its directory.
@@ -57,6 +59,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        storage::lift_quotas(&self.directory);
         // What cannot be removed is swept by a later instance.
         if remove_tree::remove(&self.directory).is_ok() {
             let _ = fs::remove_file(&self.lock_path);
@@ -83,6 +86,7 @@ pub(crate) fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
         }
         report.cgroups += sweep_cgroups(name);
         let directory = lock_path.with_file_name(name);
+        storage::lift_quotas(&directory);
         match remove_tree::remove(&directory) {
             Ok(()) => report.directories += 1,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

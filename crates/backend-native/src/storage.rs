@@ -76,7 +76,7 @@ impl Storage {
                 return Ok(());
             }
             if quota::usage(directory.as_fd(), 0).is_ok() {
-                let project = PROJECT_BASE | (directory.metadata()?.ino() as u32 & (PROJECT_BASE - 1));
+                let project = project_of(&directory)?;
                 self.source = StorageSource::ProjectDirectory { project, bytes, inodes };
             } else if let Some(image) = make_image(&self.directory, bytes, inodes).await? {
                 self.source = StorageSource::Image;
@@ -195,10 +195,27 @@ impl Removal {
         }
         remove_tree::empty(CWD, &self.directory)?;
         if let Some(project) = self.project {
-            // Nothing is left to bound, and the file system would remember the bound for ever.
-            quota::set_limit(File::open(&self.directory)?.as_fd(), project, 0, 0)?;
+            // Nothing is left to bound, and the file system would remember the bound for ever. One that cannot be
+            // lifted is no reason to keep the directory.
+            let _ = quota::set_limit(File::open(&self.directory)?.as_fd(), project, 0, 0);
         }
         Ok(unlinkat(shelf, &self.name, AtFlags::REMOVEDIR)?)
+    }
+}
+
+fn project_of(directory: &File) -> io::Result<u32> {
+    Ok(PROJECT_BASE | (directory.metadata()?.ino() as u32 & (PROJECT_BASE - 1)))
+}
+
+/// Lifts the quotas of all boxes that an instance has left, before their directories go.
+pub(crate) fn lift_quotas(instance: &Path) {
+    let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for launcher in entries(instance) {
+        for storage in entries(&launcher.path().join("boxes")) {
+            // Not for those that had none, nor where the file system knows of no quotas.
+            let _ = File::open(storage.path())
+                .and_then(|directory| quota::set_limit(directory.as_fd(), project_of(&directory)?, 0, 0));
+        }
     }
 }
 
