@@ -22,6 +22,7 @@ use sandcrate_jail::message::{EndStatus, Failure, InitReply, InitRequest, Proces
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::DEFAULT_PATH;
 use crate::accountant;
 use crate::fd_io::FdIo;
 use crate::pumps::{PATIENCE, feed, pump};
@@ -29,8 +30,6 @@ use crate::session::{InitMessage, Session};
 
 /// From the kill of a command to its end; a box whose init does not manage is ended whole.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// Where programs are found when the session says nothing else.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Starts a command and hands out its execution.
 pub(crate) async fn exec(session: &Arc<Session>, request: ExecRequest) -> Result<Execution, BackendError> {
@@ -69,7 +68,7 @@ pub(crate) async fn exec(session: &Arc<Session>, request: ExecRequest) -> Result
 fn start_command(session: &Session, request: &ExecRequest) -> Result<StartCommand, BackendError> {
     let home = &session.home;
     let mut base = vec![
-        ("PATH".to_owned(), format!("{PATH}:{home}/.local/bin")),
+        ("PATH".to_owned(), format!("{DEFAULT_PATH}:{home}/.local/bin")),
         ("HOME".to_owned(), home.clone()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
     ];

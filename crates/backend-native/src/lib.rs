@@ -21,5 +21,8 @@ mod storage;
 pub use backend::NativeBackend;
 pub use config::NativeConfig;
 
+/// Where programs are found in a box that is not told another PATH.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// The backend's name in configuration and reports.
 pub const NAME: &str = "native";

@@ -7,11 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use sandcrate_backend::{RootAccess, check_env, merge_env};
+use sandcrate_backend_native::DEFAULT_PATH;
 
 use crate::failure::Failure;
-
-/// PATH of every box that is not told another.
-pub(crate) const BOX_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 type Variables = Vec<(String, String)>;
 
@@ -81,7 +79,7 @@ pub(super) fn prepend_path(
         RootAccess::ReadOnly => "/home/box",
         RootAccess::Writable => "/root",
     };
-    let default = format!("{BOX_PATH}:{home}/.local/bin");
+    let default = format!("{DEFAULT_PATH}:{home}/.local/bin");
     let rest = variables.iter().find(|(key, _)| key == "PATH").map_or(&default, |(_, value)| value);
     let mut path = String::new();
     for dir in dirs {
@@ -150,7 +148,7 @@ mod tests {
         let mut variables = vec![pair("A", "1")];
         let dirs = ["/opt/x/bin".into(), "/opt/y/bin".into()];
         prepend_path(&mut variables, &dirs, RootAccess::ReadOnly).unwrap();
-        let expected = format!("/opt/x/bin:/opt/y/bin:{BOX_PATH}:/home/box/.local/bin");
+        let expected = format!("/opt/x/bin:/opt/y/bin:{DEFAULT_PATH}:/home/box/.local/bin");
         assert_eq!(variables[1], pair("PATH", &expected));
         let mut own = vec![pair("PATH", "/mine")];
         prepend_path(&mut own, &dirs[..1], RootAccess::Writable).unwrap();

@@ -38,7 +38,7 @@ pub(super) fn is_system(path: &Path) -> bool {
 
 /// Whether a box looks into this directory anyway.
 pub(super) fn is_on_box_path(dir: &Path) -> bool {
-    std::env::split_paths(crate::run::environment::BOX_PATH).any(|known| known == dir)
+    std::env::split_paths(sandcrate_backend_native::DEFAULT_PATH).any(|known| known == dir)
 }
 
 /// What to mount for `program`, an absolute path; `None` when the box has it already or must not have it.
