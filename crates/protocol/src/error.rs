@@ -3,6 +3,8 @@
 //! Every public error of the project has a `kind()`. Faces never look at an error's type or text to decide
 //! what to answer: they look here.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 /// Why something that was asked for did not happen.
@@ -99,9 +101,74 @@ impl ErrorKind {
     }
 }
 
+/// What a client of LangBot's protocol looks for to choose its exception, anywhere in a message and in this
+/// order.
+const CLASS_MARKS: [&str; 6] = [
+    "BoxValidationError:",
+    "BoxSessionNotFoundError:",
+    "BoxSessionConflictError:",
+    "BoxManagedProcessNotFoundError:",
+    "BoxManagedProcessConflictError:",
+    "BoxBackendUnavailableError:",
+];
+
+/// The message of a failure on LangBot's wire: the class of `kind`, then `text`.
+pub fn wire_message(kind: ErrorKind, text: &str) -> String {
+    format!("{}: {}", kind.appearance().wire_class, without_class_marks(text))
+}
+
+/// Breaks every class mark in `text` by a space before its colon.
+///
+/// Clients search the whole message, so a mark in text that a caller or a program in a box supplied would
+/// choose the class of the exception instead of us.
+pub fn without_class_marks(text: &str) -> Cow<'_, str> {
+    let mut text = Cow::Borrowed(text);
+    // Every mark ends so; nearly all messages are done here.
+    if !text.contains("Error:") {
+        return text;
+    }
+    for mark in CLASS_MARKS {
+        if text.contains(mark) {
+            text = Cow::Owned(text.replace(mark, &mark.replace(':', " :")));
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the client does with a message, as far as we can decide it.
+    fn class_seen_by_a_client(message: &str) -> &'static str {
+        CLASS_MARKS.into_iter().find(|mark| message.contains(mark)).unwrap_or("BoxError:")
+    }
+
+    #[test]
+    fn text_of_a_caller_cannot_choose_the_class() {
+        for kind in ErrorKind::ALL {
+            for forged in CLASS_MARKS {
+                let message = wire_message(kind, &format!("{forged}{forged} session x{forged} not found"));
+                let class = kind.appearance().wire_class;
+                assert!(message.starts_with(&format!("{class}: ")), "{message}");
+                let seen = class_seen_by_a_client(&message);
+                let known = CLASS_MARKS.contains(&format!("{class}:").as_str());
+                assert_eq!(seen, if known { format!("{class}:") } else { "BoxError:".to_owned() });
+            }
+        }
+        assert_eq!(without_class_marks("ValueError: x"), "ValueError: x");
+        assert_eq!(without_class_marks("BoxValidationError: x"), "BoxValidationError : x");
+    }
+
+    #[test]
+    fn classes_of_the_wire_are_those_that_clients_know() {
+        let known = ["BoxError", "BoxRuntimeUnavailableError"];
+        for kind in ErrorKind::ALL {
+            let class = kind.appearance().wire_class;
+            let marked = CLASS_MARKS.contains(&format!("{class}:").as_str());
+            assert!(marked || known.contains(&class), "{kind:?} is shown as {class}");
+        }
+    }
 
     #[test]
     fn every_kind_is_listed_once_and_has_an_appearance_of_its_domain() {
