@@ -1,11 +1,10 @@
 //! Counts storage that nothing else bounds, while commands run.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use sandcrate_backend::LimitHit;
+use sandcrate_backend::{BackendError, LimitHit};
 
-use crate::session::Session;
+use crate::session::{Bound, Session};
 use crate::storage::used_bytes;
 
 /// Between two counts; more when counting takes long.
@@ -15,7 +14,7 @@ const DUTY: u32 = 10;
 
 /// One command's view of its session's storage.
 pub(crate) struct Watch {
-    bounds: Option<(Vec<PathBuf>, u64)>,
+    bounds: Vec<Bound>,
     next: tokio::time::Instant,
 }
 
@@ -27,16 +26,45 @@ impl Watch {
     /// Ends when the storage is over its bound; never, when there is no bound to watch. Safe to drop and call
     /// again.
     pub(crate) async fn exceeded(&mut self) -> LimitHit {
-        let Some((roots, limit_bytes)) = &self.bounds else { return std::future::pending().await };
+        if self.bounds.is_empty() {
+            return std::future::pending().await;
+        }
         loop {
             tokio::time::sleep_until(self.next).await;
-            let roots = roots.clone();
             let began = Instant::now();
-            let used = tokio::task::spawn_blocking(move || used_bytes(&roots)).await.unwrap_or(0);
+            let over = first_over(self.bounds.clone()).await;
             self.next = tokio::time::Instant::now() + INTERVAL.max(began.elapsed() * DUTY);
-            if used > *limit_bytes {
-                return LimitHit::Disk { used_bytes: used, limit_bytes: *limit_bytes };
+            if let Some(over) = over {
+                return over;
             }
         }
     }
+}
+
+/// Before a command: with a quota that is used up nothing starts.
+pub(crate) async fn check(session: &Session) -> Result<(), BackendError> {
+    match asked_over(session).await {
+        Some(LimitHit::Disk { used_bytes, limit_bytes }) => Err(BackendError::LimitExceeded {
+            what: format!("the shared directory with {used_bytes} bytes"),
+            limit: format!("its quota of {limit_bytes} bytes"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// After a command that was too quick to be caught: a quota that it has overrun.
+pub(crate) async fn asked_over(session: &Session) -> Option<LimitHit> {
+    let asked: Vec<Bound> = session.accounted.iter().filter(|bound| bound.asked).cloned().collect();
+    if asked.is_empty() { None } else { first_over(asked).await }
+}
+
+async fn first_over(bounds: Vec<Bound>) -> Option<LimitHit> {
+    let count = move || {
+        bounds.iter().find_map(|bound| {
+            let used_bytes = used_bytes(&bound.directories);
+            let limit_bytes = bound.bytes;
+            (used_bytes > limit_bytes).then_some(LimitHit::Disk { used_bytes, limit_bytes })
+        })
+    };
+    tokio::task::spawn_blocking(count).await.unwrap_or(None)
 }

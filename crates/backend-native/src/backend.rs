@@ -1,7 +1,7 @@
 //! The native backend: sessions on `jail`.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -117,7 +117,12 @@ impl NativeBackend {
         }
     }
 
-    async fn start_session(&self, spec: SessionSpec) -> Result<Arc<Session>, BackendError> {
+    /// Makes a box; on the storage of an earlier one of its session, if there is one.
+    async fn start_session(
+        &self,
+        spec: SessionSpec,
+        earlier: Option<Storage>,
+    ) -> Result<Arc<Session>, BackendError> {
         let started = Instant::now();
         let launcher = self.launcher()?;
         let common = launcher.ready().await?;
@@ -126,10 +131,29 @@ impl NativeBackend {
         let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("box-{number}");
         let plan = plan(&spec, self.mapping, &sources, &common)?;
-        let storage = Storage::create(&launcher.shelf()?, &name, spec.limits.disk).await?;
-        let made = Ingredients { spec, mapping: self.mapping, sources, storage, common, plan, started };
+        let shelf = launcher.shelf()?;
+        let storage = match (earlier, &spec.storage) {
+            (Some(storage), _) => storage,
+            (None, Some(kept)) => Storage::keep(&shelf, &name, kept, spec.limits.disk).await?,
+            (None, None) => Storage::create(&shelf, &name, spec.limits.disk).await?,
+        };
+        let backend_id = format!("{}-{name}", self.instance.name);
+        let made =
+            Ingredients { spec, mapping: self.mapping, sources, storage, common, plan, backend_id, started };
         let ready = if network == NetworkMode::Off { self.pool.take(&launcher) } else { None };
         Session::start(made, launcher, ready).await
+    }
+
+    /// Makes a box for an id that is reserved.
+    async fn occupy(&self, spec: SessionSpec, earlier: Option<Storage>) -> Result<SessionInfo, BackendError> {
+        let id = spec.id.clone();
+        let started = self.start_session(spec, earlier).await;
+        // Whatever became of it, it may have taken a box.
+        self.fill_pool();
+        let session = started?;
+        let info = session.info.clone();
+        lock(&self.sessions).insert(id, Slot::Live(session));
+        Ok(info)
     }
 
     /// Off the async threads: a check may have to walk a directory.
@@ -190,6 +214,7 @@ impl Backend for NativeBackend {
             host_network: true,
             host_mounts: true,
             hard_disk_quota: self.mapping.is_rootless() || crate::storage::has_images(),
+            kept_storage: true,
             // Known once the launcher is up; until then nothing is promised.
             kill_one_command: lock(&self.launcher)
                 .known()
@@ -212,12 +237,7 @@ impl Backend for NativeBackend {
             sessions.insert(id.clone(), Slot::Starting);
             Reservation { sessions: &self.sessions, id: id.clone(), kept: false }
         };
-        let started = self.start_session(spec).await;
-        // Whatever became of it, it may have taken a box.
-        self.fill_pool();
-        let session = started?;
-        let info = session.info.clone();
-        lock(&self.sessions).insert(id, Slot::Live(session));
+        let info = self.occupy(spec, None).await?;
         reservation.kept = true;
         Ok(info)
     }
@@ -246,6 +266,33 @@ impl Backend for NativeBackend {
             Some(Slot::Live(session)) => session.stop().await,
             _ => Ok(()),
         }
+    }
+
+    async fn restart(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
+        spec.validate()?;
+        let id = spec.id.clone();
+        let old = self.session(&id)?;
+        let mut reservation = {
+            lock(&self.sessions).insert(id.clone(), Slot::Starting);
+            Reservation { sessions: &self.sessions, id: id.clone(), kept: false }
+        };
+        let mut storage = old.end_box().await?.ok_or_else(|| old.ended_error())?;
+        if !Arc::ptr_eq(&old.launcher, &self.launcher()?) {
+            // The files lie where only the launcher that is gone could show them.
+            return Err(old.ended_error());
+        }
+        storage.again()?;
+        let info = self.occupy(spec, Some(storage)).await?;
+        reservation.kept = true;
+        Ok(info)
+    }
+
+    async fn remove_storage(&self, directory: &Path) -> Result<(), BackendError> {
+        let directory = directory.to_owned();
+        let removed = tokio::task::spawn_blocking(move || crate::storage::remove_kept(&directory)).await;
+        removed
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
     async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {

@@ -34,6 +34,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// Starts a command and hands out its execution.
 pub(crate) async fn exec(session: &Arc<Session>, request: ExecRequest) -> Result<Execution, BackendError> {
     request.validate()?;
+    accountant::check(session).await?;
     let stdin_mode = if request.pty.is_some() { StdinMode::Piped } else { request.stdin };
     let command = start_command(session, &request)?;
     let (task, replies) = session.new_task();
@@ -215,6 +216,10 @@ impl Driver {
             end
         };
         let ((end, course), dropped_out, dropped_err, ()) = tokio::join!(steer, out, err, feed);
+        let mut course = course;
+        if course.over_disk.is_none() {
+            course.over_disk = accountant::asked_over(&self.session).await;
+        }
         let last = self.conclude(end, course, dropped_out + dropped_err);
         let _ = timeout(PATIENCE, self.ends.events.send(last)).await;
         self.session.forget_task(self.task);
@@ -239,10 +244,12 @@ impl Driver {
         let mut course = Course::default();
         let mut killed_at: Option<Instant> = None;
         let mut abandoned = false;
+        let mut grace_over: Option<Instant> = None;
         let mut watch = accountant::Watch::new(&self.session);
         let never = Instant::now() + Duration::from_secs(86400 * 365 * 30);
         loop {
-            let wake = killed_at.map_or(self.deadline.unwrap_or(never), |at| at + KILL_LIMIT);
+            let due = [self.deadline, grace_over].into_iter().flatten().min().unwrap_or(never);
+            let wake = killed_at.map_or(due, |at| at + KILL_LIMIT);
             tokio::select! {
                 reply = self.replies.recv() => match reply {
                     Some((InitReply::Exited { ended, .. }, _)) => return (Some(ended), course),
@@ -252,6 +259,10 @@ impl Driver {
                 },
                 control = self.ends.control.recv(), if !abandoned => match control {
                     Some(ExecControl::Signal(signal)) => self.tell(&InitRequest::Signal { id: self.task, signal }).await,
+                    Some(ExecControl::Terminate { grace }) => {
+                        grace_over.get_or_insert(Instant::now() + grace);
+                        self.tell(&InitRequest::Terminate { id: self.task }).await;
+                    }
                     Some(ExecControl::Kill) => { killed_at.get_or_insert(Instant::now()); self.kill().await }
                     Some(ExecControl::Resize(size)) => resize(terminal, size),
                     Some(_) => {}
@@ -268,7 +279,7 @@ impl Driver {
                         self.session.life.end();
                         killed_at = Some(never);
                     } else {
-                        course.timed_out = true;
+                        course.timed_out = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
                         killed_at = Some(Instant::now());
                         self.kill().await;
                     }

@@ -9,7 +9,9 @@ use bytes::{Bytes, BytesMut};
 use rustix::fs::FileType;
 use rustix::pipe::{PipeFlags, pipe_with};
 use sandcrate_backend::{BackendError, FileEntry, FileKind, FileReply, FileRequest};
-use sandcrate_jail::message::{Failure, FileFacts, FileOperation, FileOutcome, InitReply, InitRequest};
+use sandcrate_jail::message::{
+    Failure, FileFacts, FileOperation, FileOutcome, InitReply, InitRequest, Placement,
+};
 
 use crate::fd_io::FdIo;
 use crate::session::Session;
@@ -28,7 +30,7 @@ pub(crate) async fn perform(session: &Arc<Session>, request: FileRequest) -> Res
         // The worker must be the only holder, or the end of the data is never seen.
         drop(theirs);
         let data = match (ours, request) {
-            (Some(pipe), FileRequest::Write { data, .. }) => {
+            (Some(pipe), FileRequest::Write { data, .. } | FileRequest::Append { data, .. }) => {
                 // A worker that gave up closes its end; its outcome says why.
                 let _ = pipe.write_all(&data).await;
                 Bytes::new()
@@ -60,6 +62,7 @@ fn describe(request: &FileRequest) -> (&'static str, String) {
         FileRequest::List { path } => ("list", path.clone()),
         FileRequest::Read { path, .. } => ("read", path.clone()),
         FileRequest::Write { path, .. } => ("write", path.clone()),
+        FileRequest::Append { path, .. } => ("append", path.clone()),
         FileRequest::MakeDir { path } => ("mkdir", path.clone()),
         FileRequest::Remove { path } => ("remove", path.clone()),
         FileRequest::Rename { from, .. } => ("rename", from.clone()),
@@ -91,9 +94,13 @@ fn prepare(session: &Session, request: &FileRequest) -> Result<Prepared, Backend
             };
             (operation, Some(write), Some(ours(read)?))
         }
-        FileRequest::Write { path, .. } => {
+        FileRequest::Write { path, .. } | FileRequest::Append { path, .. } => {
             let (read, write) = pipe()?;
-            (FileOperation::Write { path: at(path) }, Some(read), Some(ours(write)?))
+            let placement = match request {
+                FileRequest::Append { .. } => Placement::End,
+                _ => Placement::Replace,
+            };
+            (FileOperation::Write { path: at(path), placement }, Some(read), Some(ours(write)?))
         }
         FileRequest::MakeDir { path } => (FileOperation::MakeDir { path: at(path) }, None, None),
         FileRequest::Remove { path } => (FileOperation::Remove { path: at(path) }, None, None),

@@ -51,7 +51,7 @@ pub(crate) struct Session {
     routes: Arc<Routes>,
     next_task: AtomicU32,
     /// Directories whose size has to be watched, and the bound.
-    pub(crate) accounted: Option<(Vec<PathBuf>, u64)>,
+    pub(crate) accounted: Vec<Bound>,
     storage: Mutex<Option<Storage>>,
     replies: Mutex<Option<crate::launcher::Replies>>,
     /// Drivers of commands; they end with the session.
@@ -67,6 +67,15 @@ pub(crate) struct Routes {
     ended: watch::Sender<bool>,
 }
 
+/// Directories that together may hold so many bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct Bound {
+    pub(crate) directories: Vec<PathBuf>,
+    pub(crate) bytes: u64,
+    /// Counted before and after a command too: a quota somebody asked for on a directory of the host.
+    pub(crate) asked: bool,
+}
+
 /// Leftover pipes drained for a session; beyond it they are closed.
 const MAX_DRAINS: usize = 64;
 
@@ -79,6 +88,7 @@ pub(crate) struct Ingredients {
     pub(crate) storage: Storage,
     pub(crate) common: Enforcement,
     pub(crate) plan: Plan,
+    pub(crate) backend_id: String,
     pub(crate) started: Instant,
 }
 
@@ -96,7 +106,7 @@ impl Session {
         launcher: Arc<Launcher>,
         ready: Option<PreparedBox>,
     ) -> Result<Arc<Self>, BackendError> {
-        let Ingredients { spec, mapping, sources, mut storage, common, plan, started } = made;
+        let Ingredients { spec, mapping, sources, mut storage, common, plan, backend_id, started } = made;
         let mut enforcement = common;
         let order = FurnishOrder {
             limits: cgroup::Limits {
@@ -105,14 +115,20 @@ impl Session {
                 cpu_millis: Some(spec.limits.cpu_millis),
             },
             storage: storage.source,
+            kept: storage.kept.is_some().then(|| storage.directory.clone()),
             storage_name: storage.name.clone(),
             directories: plan.storage_directories().map(str::to_owned).collect(),
             root: plan.root,
             user: plan.user,
             sources: sources.iter().map(|source| source.mount.clone()).collect(),
         };
-        let fds: Vec<_> =
-            storage.image.iter().chain(sources.iter().map(|source| &source.fd)).map(AsFd::as_fd).collect();
+        let fds: Vec<_> = storage
+            .kept
+            .iter()
+            .chain(&storage.image)
+            .chain(sources.iter().map(|source| &source.fd))
+            .map(AsFd::as_fd)
+            .collect();
         let prepared = match ready {
             Some(prepared) => {
                 launcher.furnish(prepared.box_id, order, &fds).await?;
@@ -151,8 +167,13 @@ impl Session {
         );
         let accounted = accounted(&spec, &storage, &sources, &mut enforcement);
         require(&spec.strictness, &enforcement)?;
-        let info =
-            SessionInfo { id: spec.id.clone(), backend: NAME, enforcement, start_time: started.elapsed() };
+        let info = SessionInfo {
+            id: spec.id.clone(),
+            backend: NAME,
+            backend_id,
+            enforcement,
+            start_time: started.elapsed(),
+        };
         let control = Arc::new(control);
         let routes = Arc::new(Routes { waiting: Mutex::default(), ended: watch::channel(false).0 });
         let mut tasks = JoinSet::new();
@@ -227,6 +248,17 @@ impl Session {
 
     /// Ends the box and removes its files. Returns when everything is gone.
     pub(crate) async fn stop(&self) -> Result<(), BackendError> {
+        match self.end_box().await? {
+            Some(storage) => storage
+                .remove()
+                .await
+                .map_err(|error| BackendError::failed("removing the session's files", error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the box and gives its files back.
+    pub(crate) async fn end_box(&self) -> Result<Option<Storage>, BackendError> {
         self.life.end();
         let replies = lock(&self.replies).take();
         if let Some(mut replies) = replies {
@@ -235,14 +267,7 @@ impl Session {
                 return Err(BackendError::Timeout { what: "ending the box".to_owned(), limit: STOP_LIMIT });
             }
         }
-        let storage = lock(&self.storage).take();
-        match storage {
-            Some(storage) => storage
-                .remove()
-                .await
-                .map_err(|error| BackendError::failed("removing the session's files", error)),
-            None => Ok(()),
-        }
+        Ok(lock(&self.storage).take())
     }
 }
 
@@ -292,6 +317,7 @@ pub(crate) fn plan(
         open_files: spec.limits.open_files,
         data_bytes: (!common.holds(Control::Memory)).then_some(spec.limits.memory_bytes),
         mounts: sources.iter().map(|source| source.requested.clone()).collect(),
+        workspace: spec.workspace.clone(),
     };
     Plan::new(&spec).map_err(|error| match error {
         PlanError::RootlessWritableRoot => BackendError::Unsupported {
@@ -324,27 +350,37 @@ fn accounted(
     storage: &Storage,
     sources: &[Source],
     enforcement: &mut Enforcement,
-) -> Option<(Vec<PathBuf>, u64)> {
-    let shared: Vec<PathBuf> = spec
-        .mounts
-        .iter()
-        .zip(sources)
-        .filter(|(mount, _)| mount.access == MountAccess::ReadWrite)
+) -> Vec<Bound> {
+    let shared =
+        || spec.mounts.iter().zip(sources).filter(|(mount, _)| mount.access == MountAccess::ReadWrite);
+    let private = storage.accounted_limit().map(|bytes| Bound {
+        directories: vec![storage.directory.clone()],
+        bytes,
+        asked: false,
+    });
+    let mut bounds: Vec<Bound> = shared()
+        .filter_map(|(mount, source)| {
+            let directories = vec![source.mount.path.clone()];
+            Some(Bound { directories, bytes: mount.quota_bytes?, asked: true })
+        })
+        .collect();
+    let uncounted: Vec<PathBuf> = shared()
+        .filter(|(mount, _)| mount.quota_bytes.is_none())
         .map(|(_, source)| source.mount.path.clone())
         .collect();
-    if !shared.is_empty() {
+    if shared().next().is_some() {
         let private = enforcement.get(Control::Disk).map_or(String::new(), |finding| finding.by.clone());
-        let by = |shared| format!("private files: {private}; shared directories: {shared}");
-        if let DiskLimit::Hard(bytes) = spec.limits.disk {
-            let by = by("accounted while commands run, ended when over");
-            enforcement.record(Control::Disk, State::Degraded, by);
-            return Some((shared, bytes));
-        }
-        enforcement.record(
-            Control::Disk,
-            State::Degraded,
-            by("not counted, ask for a quota to have them counted"),
-        );
+        let how = match spec.limits.disk {
+            DiskLimit::Hard(bytes) if !uncounted.is_empty() => {
+                bounds.push(Bound { directories: uncounted, bytes, asked: true });
+                "accounted while commands run, ended when over"
+            }
+            _ if uncounted.is_empty() => "accounted while commands run, ended when over",
+            _ => "not counted, ask for a quota to have them counted",
+        };
+        let by = format!("private files: {private}; shared directories: {how}");
+        enforcement.record(Control::Disk, State::Degraded, by);
     }
-    storage.accounted_limit().map(|bytes| (vec![storage.directory.clone()], bytes))
+    bounds.extend(private);
+    bounds
 }

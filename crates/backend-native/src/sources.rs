@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Gid, Mode, OFlags, Uid, fchown, fstat, mkdirat, open, openat};
 use sandcrate_backend::{BackendError, Mount, MountAccess, check_target, refused_source};
 use sandcrate_jail::message::SourceMount;
 use sandcrate_jail::{Access, NodeKind, RequestedMount};
@@ -24,6 +24,9 @@ const MAX_SCANNED: u64 = 2_000_000;
 /// Opens and checks one source. Blocks: walks a directory that is to be shared for writing.
 pub(crate) fn open_source(wanted: &Mount, own_state: &[PathBuf]) -> Result<Source, BackendError> {
     let denied = |rule: String| BackendError::MountDenied { path: wanted.source.clone(), rule };
+    if wanted.create {
+        make_missing(wanted).map_err(|error| denied(format!("it cannot be made: {error}")))?;
+    }
     let fd =
         open(&wanted.source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
             rustix::io::Errno::NOENT => denied("it does not exist".to_owned()),
@@ -37,6 +40,11 @@ pub(crate) fn open_source(wanted: &Mount, own_state: &[PathBuf]) -> Result<Sourc
             true => rule,
             false => format!("it leads to {}: {rule}", canonical.display()),
         }));
+    }
+    if let Some(root) = &wanted.within
+        && !canonical.starts_with(root)
+    {
+        return Err(denied(format!("it leads to {}, outside {}", canonical.display(), root.display())));
     }
     let facts = std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)))
         .map_err(|error| BackendError::failed("looking at a mount source", error))?;
@@ -57,6 +65,33 @@ pub(crate) fn open_source(wanted: &Mount, own_state: &[PathBuf]) -> Result<Sourc
         mount: SourceMount { path: canonical, owner: (facts.uid(), facts.gid()), access },
         requested: RequestedMount { target: check_target(&wanted.target)?, access, kind },
     })
+}
+
+/// Makes a missing source below its root, step by step and without following a link, for the owner of the
+/// directory it is made in.
+fn make_missing(wanted: &Mount) -> io::Result<()> {
+    let outside = || io::Error::other("it lies in no directory that is allowed");
+    let root = wanted.within.as_ref().ok_or_else(outside)?;
+    let below = wanted.source.strip_prefix(root).map_err(|_| outside())?;
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut directory = open(root, flags, Mode::empty())?;
+    for part in below.components() {
+        let Component::Normal(name) = part else { return Err(outside()) };
+        match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => {
+                let owner = fstat(&directory)?;
+                let made = openat(&directory, name, flags, Mode::empty())?;
+                // Only root can give it away, and only for root is it not the caller's already.
+                if rustix::process::geteuid().is_root() {
+                    fchown(&made, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))?;
+                }
+                directory = made;
+            }
+            Err(rustix::io::Errno::EXIST) => directory = openat(&directory, name, flags, Mode::empty())?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// The box's user owns what the directory's owner owns. It cannot set a setuid bit, but a file that has one keeps

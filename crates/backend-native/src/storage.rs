@@ -20,6 +20,8 @@ use sandcrate_sys::quota;
 
 /// Inodes per MiB of a hard quota.
 const INODES_PER_MIB: u64 = 256;
+/// The file system of a hard quota, where it is one of its own.
+const IMAGE: &str = "disk.img";
 /// A second in all: longer than the launcher needs for a box.
 const REMOVAL_TRIES: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
@@ -40,6 +42,8 @@ pub(crate) struct Storage {
     /// The image, until it is mounted.
     pub(crate) image: Option<OwnedFd>,
     limit: DiskLimit,
+    /// In a directory of the caller's, which outlives the session.
+    pub(crate) kept: Option<OwnedFd>,
     removed: bool,
 }
 
@@ -61,10 +65,57 @@ impl Storage {
             shelf: Arc::clone(&shelf.seen),
             image: None,
             limit,
+            kept: None,
             removed: false,
         };
         made.bound().await.map_err(failed)?;
         Ok(made)
+    }
+
+    /// Storage in a directory of the caller's: made when it is missing, as it was left when it is there.
+    pub(crate) async fn keep(
+        shelf: &Shelf,
+        box_name: &str,
+        directory: &Path,
+        limit: DiskLimit,
+    ) -> Result<Self, BackendError> {
+        let failed = |error| BackendError::failed("opening the session's kept storage", error);
+        DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
+        let directory = directory.canonicalize().map_err(failed)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = open(&directory, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+        let mut kept = Self {
+            name: box_name.to_owned(),
+            directory,
+            source: StorageSource::Directory,
+            shelf: Arc::clone(&shelf.seen),
+            image: None,
+            limit,
+            kept: Some(opened),
+            // Whoever keeps it removes it.
+            removed: true,
+        };
+        kept.bound().await.map_err(failed)?;
+        Ok(kept)
+    }
+
+    /// The same storage for another box of its session. What is in memory went with the last.
+    pub(crate) fn again(&mut self) -> Result<(), BackendError> {
+        match self.source {
+            StorageSource::Memory { .. } => Err(BackendError::Unsupported {
+                backend: crate::NAME,
+                what: "making a box anew whose files are in memory".to_owned(),
+                hint: "end the session, or ask for it without a quota".to_owned(),
+            }),
+            StorageSource::Image => {
+                let image = File::options().read(true).write(true).open(self.directory.join(IMAGE));
+                self.image = Some(
+                    image.map_err(|error| BackendError::failed("opening the disk image", error))?.into(),
+                );
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn bound(&mut self) -> io::Result<()> {
@@ -72,6 +123,10 @@ impl Storage {
             let inodes = inodes(bytes);
             let directory = File::open(&self.directory)?;
             if !rustix::process::geteuid().is_root() {
+                if self.kept.is_some() {
+                    // Memory would not keep it: counted, and the record says so.
+                    return Ok(());
+                }
                 self.source = StorageSource::Memory { bytes, inodes };
                 return Ok(());
             }
@@ -134,6 +189,9 @@ impl Storage {
 
     /// Removes everything, off the async threads.
     pub(crate) async fn remove(mut self) -> io::Result<()> {
+        if self.removed {
+            return Ok(());
+        }
         let removal = self.removal();
         let removed = tokio::task::spawn_blocking(move || removal.carry_out()).await;
         removed.unwrap_or_else(|error| Err(io::Error::other(error)))
@@ -203,6 +261,21 @@ impl Removal {
     }
 }
 
+/// Removes storage that was kept. Blocks.
+pub(crate) fn remove_kept(directory: &Path) -> io::Result<()> {
+    let opened = match File::open(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let project = project_of(&opened)?;
+    remove_tree::empty(CWD, directory)?;
+    if quota::usage(opened.as_fd(), project).is_ok() {
+        // Nothing is left to bound, and the file system would remember the bound for ever.
+        let _ = quota::set_limit(opened.as_fd(), project, 0, 0);
+    }
+    std::fs::remove_dir(directory)
+}
+
 fn project_of(directory: &File) -> io::Result<u32> {
     Ok(PROJECT_BASE | (directory.metadata()?.ino() as u32 & (PROJECT_BASE - 1)))
 }
@@ -235,8 +308,14 @@ pub(crate) fn has_images() -> bool {
 /// A file with an empty ext4 whose free space is the quota; None when this machine cannot make or mount one.
 async fn make_image(directory: &Path, bytes: u64, inodes: u64) -> io::Result<Option<OwnedFd>> {
     let Some(mke2fs) = mke2fs().filter(|_| has_images()) else { return Ok(None) };
-    let path = directory.join("disk.img");
-    let image = File::options().read(true).write(true).create_new(true).open(&path)?;
+    let (finished, path) = (directory.join(IMAGE), directory.join("disk.new"));
+    match File::options().read(true).write(true).open(&finished) {
+        // Of an earlier box of a kept session.
+        Ok(image) => return Ok(Some(image.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let image = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
     // Room for the inode tables besides; the file system's own few blocks come off the quota, never on top.
     image.set_len(bytes + inodes * INODE_BYTES)?;
     let made = tokio::process::Command::new(mke2fs)
@@ -263,6 +342,8 @@ async fn make_image(directory: &Path, bytes: u64, inodes: u64) -> io::Result<Opt
     if !made.status.success() {
         return Err(io::Error::other(format!("mke2fs: {}", String::from_utf8_lossy(&made.stderr).trim())));
     }
+    // Under its name only when it is whole: its maker may have died over it.
+    std::fs::rename(&path, &finished)?;
     Ok(Some(image.into()))
 }
 

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::mounts::{check_box_path, shown};
+use crate::mounts::{check_box_path, check_target, shown};
 use crate::{BackendError, Command, ExecRequest, FileRequest, SessionSpec, check_mounts};
 
 /// The kernel's MAX_ARG_STRLEN (32 pages) without the closing NUL; for a variable, `KEY=VALUE` together.
@@ -116,6 +116,7 @@ impl SessionSpec {
         check_workdir(&self.workdir)?;
         check_environment(&self.env)?;
         check_mounts(&self.mounts)?;
+        check_target(&self.workspace)?;
         let limits = &self.limits;
         for (field, value) in [
             ("memory_bytes", limits.memory_bytes),
@@ -178,7 +179,7 @@ impl FileRequest {
                 check_file_path(from)?;
                 check_file_path(to)
             }
-            Self::Write { path, data } => {
+            Self::Write { path, data } | Self::Append { path, data } => {
                 check_file_path(path)?;
                 if data.len() as u64 > Self::MAX_BYTES {
                     let what = format!("a write of {} bytes", data.len());

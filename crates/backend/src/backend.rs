@@ -17,6 +17,8 @@ pub struct Capabilities {
     pub host_network: bool,
     pub host_mounts: bool,
     pub hard_disk_quota: bool,
+    /// Private files can outlive the session, in a directory of the caller's.
+    pub kept_storage: bool,
     /// A deadline ends one command's tree and leaves the rest of the box alone.
     pub kill_one_command: bool,
 }
@@ -58,6 +60,13 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
     /// Ends everything in the box and removes what belongs to it alone. Idempotent: an unknown id is no error.
     async fn stop(&self, session: &SessionId) -> Result<(), BackendError>;
+
+    /// Ends everything in a live box and makes it anew by another specification of the same id, with the private
+    /// files it has. A dropped or failed `restart` leaves no box behind.
+    async fn restart(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError>;
+
+    /// Removes the directory of a session's kept storage, whatever is in it. One that is not there is no error.
+    async fn remove_storage(&self, directory: &std::path::Path) -> Result<(), BackendError>;
 
     /// Takes over sessions that outlived an earlier daemon; their ids. A backend whose boxes die with their
     /// owner has none.

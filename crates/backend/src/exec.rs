@@ -179,6 +179,10 @@ pub enum ExecEvent {
 pub enum ExecControl {
     /// A signal to the program (its process group where it has one).
     Signal(i32),
+    /// SIGTERM to the program; SIGKILL to what is left of its tree when it has ended or the grace is over.
+    Terminate {
+        grace: Duration,
+    },
     /// SIGKILL to the whole tree.
     Kill,
     Resize(PtySize),

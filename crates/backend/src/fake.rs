@@ -54,6 +54,7 @@ struct State {
     calls: FakeCalls,
     unavailable: Option<String>,
     start_errors: VecDeque<BackendError>,
+    next_box: u64,
 }
 
 struct FakeSession {
@@ -73,6 +74,7 @@ impl FakeBackend {
             host_network: false,
             host_mounts: true,
             hard_disk_quota: false,
+            kept_storage: true,
             kill_one_command: true,
         };
         Self { choose: Box::new(choose), capabilities, start_delay: Duration::ZERO, state: Mutex::default() }
@@ -214,7 +216,29 @@ impl Backend for FakeBackend {
         for control in Control::ALL {
             enforcement.absent(control, "a fake enforces nothing");
         }
-        Ok(SessionInfo { id, backend: self.name(), enforcement, start_time: begin.elapsed() })
+        state.next_box += 1;
+        let backend_id = format!("fake-{}", state.next_box);
+        Ok(SessionInfo { id, backend: self.name(), backend_id, enforcement, start_time: begin.elapsed() })
+    }
+
+    async fn restart(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
+        let files = {
+            let mut state = self.state();
+            let old = state.sessions.remove(&spec.id);
+            old.map(|old| {
+                old.ended.send_replace(Some("restarted".to_owned()));
+                old.files
+            })
+        };
+        let Some(files) = files else {
+            return Err(BackendError::SessionNotFound { session: spec.id });
+        };
+        let id = spec.id.clone();
+        let info = self.start(spec).await?;
+        if let Some(live) = self.state().sessions.get_mut(&id) {
+            live.files = files;
+        }
+        Ok(info)
     }
 
     async fn exec(&self, session: &SessionId, request: ExecRequest) -> Result<Execution, BackendError> {
@@ -259,6 +283,15 @@ impl Backend for FakeBackend {
         self.state().calls.stop += 1;
         self.end(session, "stopped");
         Ok(())
+    }
+
+    async fn remove_storage(&self, directory: &std::path::Path) -> Result<(), BackendError> {
+        match std::fs::remove_dir_all(directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(BackendError::failed("removing kept storage", error))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {

@@ -27,6 +27,12 @@ pub enum FileRequest {
         path: String,
         data: Bytes,
     },
+    /// Adds to the end of a regular file, or makes it; missing parents are made. A file larger than
+    /// `FileRequest::MAX_BYTES` arrives as one `Write` and many of these.
+    Append {
+        path: String,
+        data: Bytes,
+    },
     /// Makes a directory and its missing parents; one that exists is no error.
     MakeDir {
         path: String,

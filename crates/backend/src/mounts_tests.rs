@@ -10,7 +10,7 @@ fn refused(path: &str) -> bool {
 }
 
 fn mount(source: &str, target: &str) -> Mount {
-    Mount { source: source.into(), target: target.to_owned(), access: MountAccess::ReadOnly }
+    Mount::new(source, target, MountAccess::ReadOnly)
 }
 
 #[test]

@@ -74,6 +74,25 @@ pub struct Mount {
     /// In the box; absolute, not a reserved place. [`crate::check_target`] gives its normal form.
     pub target: String,
     pub access: MountAccess,
+    /// A bound on what the directory holds: accounted while commands run, where the kernel has nothing harder.
+    pub quota_bytes: Option<u64>,
+    /// A resolved directory that the source must lie in: checked on what was opened, not on the text.
+    pub within: Option<PathBuf>,
+    /// Whether a missing source is made, with the owner of the directory it is made in. Needs `within`.
+    pub create: bool,
+}
+
+impl Mount {
+    pub fn new(source: impl Into<PathBuf>, target: impl Into<String>, access: MountAccess) -> Self {
+        Self {
+            source: source.into(),
+            target: target.into(),
+            access,
+            quota_bytes: None,
+            within: None,
+            create: false,
+        }
+    }
 }
 
 /// Bounds of the private storage: workspace, home and the writable root's layer together.
@@ -128,8 +147,12 @@ pub struct SessionSpec {
     pub network: Network,
     pub root: RootAccess,
     pub limits: Limits,
-    /// Without a mount on it, /workspace is private storage.
     pub mounts: Vec<Mount>,
+    /// Where the private workspace appears, unless a mount is there.
+    pub workspace: String,
+    /// Private files live in this directory of the host, made when missing and left when the session ends. `None`:
+    /// in a place of the backend's own, gone with the session.
+    pub storage: Option<PathBuf>,
     /// Environment of every command, over the box's own small default.
     pub env: Vec<(String, String)>,
     /// Where commands start unless they say otherwise; made when missing.
@@ -146,6 +169,8 @@ impl SessionSpec {
             root: RootAccess::ReadOnly,
             limits: Limits::default(),
             mounts: Vec::new(),
+            workspace: "/workspace".to_owned(),
+            storage: None,
             env: Vec::new(),
             workdir: "/workspace".to_owned(),
             strictness: Strictness::default(),
@@ -158,6 +183,8 @@ impl SessionSpec {
 pub struct SessionInfo {
     pub id: SessionId,
     pub backend: &'static str,
+    /// What the backend itself calls the box; new for every start.
+    pub backend_id: String,
     pub enforcement: Enforcement,
     /// How long `start` took.
     #[serde(serialize_with = "as_millis")]

@@ -53,6 +53,8 @@ pub type FilterInstruction = (u16, u8, u8, u32);
 pub struct FurnishOrder {
     pub limits: Limits,
     pub storage: StorageSource,
+    /// The storage is a directory that outlives the box; its descriptor is the first, this its path.
+    pub kept: Option<PathBuf>,
     /// The storage's name among the boxes' directories.
     pub storage_name: String,
     /// Made on the storage, for the box's user.
@@ -133,6 +135,8 @@ pub enum InitRequest {
     Start { id: u32, command: StartCommand },
     /// A signal to the program's process group.
     Signal { id: u32, signal: i32 },
+    /// SIGTERM to the program's process group; what it leaves behind when it ends is killed.
+    Terminate { id: u32 },
     /// SIGKILL to everything the program started.
     Kill { id: u32 },
     /// Work on files as the box's user. One descriptor for Read (a pipe to write to) and Write (to read from).
@@ -158,10 +162,18 @@ pub enum FileOperation {
     Stat { path: Vec<u8> },
     List { path: Vec<u8>, max_entries: u64 },
     Read { path: Vec<u8>, offset: u64, limit: u64 },
-    Write { path: Vec<u8> },
+    Write { path: Vec<u8>, placement: Placement },
     MakeDir { path: Vec<u8> },
     Remove { path: Vec<u8> },
     Rename { from: Vec<u8>, to: Vec<u8> },
+}
+
+/// Where written bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Placement {
+    /// In place of what was there.
+    Replace,
+    End,
 }
 
 /// Init to daemon.

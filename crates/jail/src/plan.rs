@@ -59,6 +59,8 @@ pub struct JailSpec {
     /// Per-process bound on writable memory, where no cgroup bounds the box.
     pub data_bytes: Option<u64>,
     pub mounts: Vec<RequestedMount>,
+    /// Where the private workspace appears.
+    pub workspace: String,
 }
 
 /// One mount, in the order in which they are made.
@@ -203,7 +205,7 @@ fn plan_mounts(spec: &JailSpec, home: &str) -> Vec<PlannedMount> {
         mounts.extend(WRITABLE_DIRECTORIES.iter().map(|name| storage(&format!("/{name}"), name)));
     }
     let requested = |target: &str| spec.mounts.iter().any(|mount| mount.target == target);
-    for (target, directory) in [("/workspace", "workspace"), (home, "home")] {
+    for (target, directory) in [(spec.workspace.as_str(), "workspace"), (home, "home")] {
         if !requested(target) {
             mounts.push(storage(target, directory));
         }

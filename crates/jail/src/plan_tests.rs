@@ -12,6 +12,7 @@ fn spec() -> JailSpec {
         open_files: 1024,
         data_bytes: None,
         mounts: Vec::new(),
+        workspace: "/workspace".to_owned(),
     }
 }
 

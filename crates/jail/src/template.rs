@@ -149,7 +149,7 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     let storage = clone_with(instance, Reach::One, PLAIN).step("cloning the instance's directory")?;
     attach(&root, base).step("attaching the template")?;
     let at = |path: &str| format!("{base}/{path}");
-    for directory in ["proc", "template", "empty", "root", "instance", "files", "disk"] {
+    for directory in ["proc", "template", "empty", "root", "instance", "files", "disk", "kept"] {
         fs::create_dir(at(directory)).step_with(|| format!("making {directory}"))?;
     }
     fs::write(at("blank"), "").step("making the blank file")?;

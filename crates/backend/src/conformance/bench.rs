@@ -130,7 +130,7 @@ impl Bench {
 /// A live session.
 #[derive(Clone)]
 pub(super) struct TestBox {
-    backend: Arc<dyn Backend>,
+    pub(super) backend: Arc<dyn Backend>,
     pub(super) info: SessionInfo,
 }
 

@@ -14,11 +14,13 @@ pub(super) fn cases() -> Vec<super::Case> {
         [] a_signal_reaches_the_trap_of_the_command,
             a_signal_ends_a_program_that_has_no_trap,
             a_kill_ends_the_tree,
+            a_stubborn_program_is_killed_after_its_grace,
             an_execution_dropped_after_its_exit_ends_nothing,
             control_of_an_ended_command_is_refused,
             a_stop_ends_running_commands;
         // Told by a second command, which must not end with the first.
-        [Need::KillOneCommand] a_dropped_execution_ends_its_tree;
+        [Need::KillOneCommand] a_dropped_execution_ends_its_tree,
+            a_terminated_program_leaves_nothing_behind;
     })
 }
 
@@ -58,6 +60,35 @@ async fn a_kill_ends_the_tree(bench: &Bench) -> Check {
     ensure_eq!(exit.status, ExitStatus::Signal(9), "the status");
     ensure!(!exit.timed_out, "a kill is no timeout");
     session.until_gone(&pid).await
+}
+
+async fn a_stubborn_program_is_killed_after_its_grace(bench: &Bench) -> Check {
+    let session = bench.start().await?;
+    let script = "trap 'echo no' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut live = session.live(ExecRequest::shell(script)).await?;
+    live.until("ready").await?;
+    let grace = std::time::Duration::from_millis(300);
+    let began = std::time::Instant::now();
+    ensure!(live.execution.control(ExecControl::Terminate { grace }).await, "the command takes no control");
+    let (seen, exit) = live.end().await?;
+    ensure_eq!((seen.as_str(), exit.status), ("ready\nno\n", ExitStatus::Signal(9)), "output and status");
+    ensure!(began.elapsed() >= grace, "it had no grace");
+    ensure!(!exit.timed_out, "a stop is no timeout");
+    Ok(())
+}
+
+async fn a_terminated_program_leaves_nothing_behind(bench: &Bench) -> Check {
+    let session = bench.start().await?;
+    let script = "setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo $!; exec sleep 60";
+    let mut live = session.live(ExecRequest::shell(script)).await?;
+    let pid = live.line().await?;
+    let grace = std::time::Duration::from_secs(30);
+    ensure!(live.execution.control(ExecControl::Terminate { grace }).await, "the command takes no control");
+    let (_, exit) = live.end().await?;
+    ensure_eq!(exit.status, ExitStatus::Signal(15), "the status");
+    session.until_gone(&pid).await?;
+    ensure_eq!(session.text("echo still").await?, "still", "the box");
+    Ok(())
 }
 
 async fn a_dropped_execution_ends_its_tree(bench: &Bench) -> Check {

@@ -14,6 +14,7 @@ pub(super) fn cases() -> Vec<super::Case> {
             binary_content_is_kept,
             content_of_5_mib_is_kept,
             a_write_replaces_the_content,
+            an_append_adds_to_the_end,
             reads_begin_and_end_where_asked,
             a_stat_tells_what_a_path_is,
             a_listing_has_every_entry_however_odd_its_name,
@@ -105,6 +106,17 @@ async fn a_write_replaces_the_content(bench: &Bench) -> Check {
     session.write("/workspace/link", "through").await?;
     ensure_eq!(session.text("cat file; [ -L link ]").await?, "through", "the content behind a link");
     ensure_eq!(stat(&session, "/workspace/file").await?.mode, 0o750, "the mode");
+    Ok(())
+}
+
+async fn an_append_adds_to_the_end(bench: &Bench) -> Check {
+    let session = bench.start().await?;
+    for data in ["one\n", "two\n"] {
+        let data = Bytes::from_static(data.as_bytes());
+        let append = FileRequest::Append { path: "new/log".to_owned(), data };
+        session.file(append).await.map_err(|error| chain(&error))?;
+    }
+    ensure_eq!(session.text("cat new/log").await?, "one\ntwo", "the content");
     Ok(())
 }
 

@@ -37,6 +37,7 @@ mod exits;
 mod file_errors;
 mod files;
 mod flood;
+mod keeping;
 mod limits;
 mod live;
 mod mounts;
@@ -102,6 +103,7 @@ pub enum Need {
     WritableRoot,
     HostMounts,
     HardDiskQuota,
+    KeptStorage,
     KillOneCommand,
     /// The control is enforced in full for a session with the defaults.
     Enforced(Control),
@@ -116,6 +118,7 @@ impl Need {
             Self::WritableRoot => able.writable_root,
             Self::HostMounts => able.host_mounts,
             Self::HardDiskQuota => able.hard_disk_quota,
+            Self::KeptStorage => able.kept_storage,
             Self::KillOneCommand => able.kill_one_command,
             Self::Enforced(control) => harness.enforces(control),
         }
@@ -158,6 +161,7 @@ pub fn cases() -> Vec<Case> {
         flood::cases(),
         background::cases(),
         control::cases(),
+        keeping::cases(),
         limits::cases(),
         usage::cases(),
         files::cases(),

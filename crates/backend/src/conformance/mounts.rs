@@ -28,7 +28,7 @@ pub(super) fn cases() -> Vec<super::Case> {
 }
 
 fn mount(source: impl Into<PathBuf>, target: &str, access: MountAccess) -> Mount {
-    Mount { source: source.into(), target: target.to_owned(), access }
+    Mount::new(source, target, access)
 }
 
 fn with(bench: &Bench, mounts: Vec<Mount>) -> Result<SessionSpec, String> {

@@ -153,7 +153,7 @@ async fn what_the_capabilities_deny_is_unsupported(bench: &Bench) -> Check {
     }
     if !host_mounts {
         let (source, target) = (bench.harness.host_dir()?, "/data".to_owned());
-        let mounts = vec![Mount { source, target, access: MountAccess::ReadOnly }];
+        let mounts = vec![Mount::new(source, target, MountAccess::ReadOnly)];
         denied.push(SessionSpec { mounts, ..bench.spec()? });
     }
     if !hard_disk_quota {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::{BackendError, FileEntry, FileKind, FileReply, FileRequest};
 
@@ -39,6 +39,7 @@ impl FakeFiles {
             FileRequest::List { path } => self.list(&self.resolve(&path)),
             FileRequest::Read { path, offset, limit } => self.read(&self.resolve(&path), offset, limit),
             FileRequest::Write { path, data } => self.write(self.resolve(&path), data),
+            FileRequest::Append { path, data } => self.append(self.resolve(&path), &data),
             FileRequest::MakeDir { path } => {
                 self.make_dir("making", &self.resolve(&path)).map(|()| FileReply::Done)
             }
@@ -95,6 +96,18 @@ impl FakeFiles {
         self.make_dir("writing", parent(&path))?;
         self.nodes.insert(path, Node::File(data));
         Ok(FileReply::Done)
+    }
+
+    fn append(&mut self, path: String, data: &Bytes) -> Result<FileReply, BackendError> {
+        let old = match self.nodes.get_mut(&path) {
+            // Taken out, so that it grows in place unless a reader still holds it.
+            Some(Node::File(old)) => std::mem::take(old),
+            Some(Node::Directory) => return Err(failed("appending", &path, "is a directory")),
+            None => Bytes::new(),
+        };
+        let mut whole = BytesMut::from(old);
+        whole.extend_from_slice(data);
+        self.write(path, whole.freeze())
     }
 
     fn make_dir(&mut self, operation: &'static str, path: &str) -> Result<(), BackendError> {

@@ -205,6 +205,11 @@ async fn signalled(control: &mut mpsc::Receiver<ExecControl>, ignored: bool) -> 
             Some(ExecControl::Signal(signal)) if signal == 9 || !ignored => {
                 return ExitStatus::Signal(signal);
             }
+            Some(ExecControl::Terminate { .. }) if !ignored => return ExitStatus::Signal(15),
+            Some(ExecControl::Terminate { grace }) => {
+                tokio::time::sleep(grace).await;
+                return ExitStatus::Signal(9);
+            }
             Some(_) => {}
             None => std::future::pending().await,
         }

@@ -190,6 +190,14 @@ async fn files_live_in_memory_per_session() {
     let part = FileRequest::Read { path: "/workspace/a/b.txt".into(), offset: 4, limit: 3 };
     let expected = FileReply::Data { data: Bytes::from_static(b"456"), file_bytes: 10 };
     assert_eq!(ask(part).await.unwrap(), expected);
+    for data in [&b"ab"[..], b"c"] {
+        let data = Bytes::from_static(data);
+        ask(FileRequest::Append { path: "a/new/log".into(), data }).await.unwrap();
+    }
+    let whole = FileRequest::Read { path: "a/new/log".into(), offset: 0, limit: 9 };
+    let expected = FileReply::Data { data: Bytes::from_static(b"abc"), file_bytes: 3 };
+    assert_eq!(ask(whole).await.unwrap(), expected);
+    ask(FileRequest::Remove { path: "a/new".into() }).await.unwrap();
     ask(FileRequest::Rename { from: "a".into(), to: "/tmp/c".into() }).await.unwrap();
     let FileReply::Entry(entry) = ask(FileRequest::Stat { path: "/tmp/c/b.txt".into() }).await.unwrap()
     else {

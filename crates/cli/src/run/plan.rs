@@ -160,7 +160,7 @@ fn add_toolchain(
     });
     for root in &toolchain.roots {
         let target = root.path.to_string_lossy().into_owned();
-        mounts.push(Mount { source: root.source.clone(), target, access: MountAccess::ReadOnly });
+        mounts.push(Mount::new(root.source.clone(), target, MountAccess::ReadOnly));
     }
     toolchain
 }

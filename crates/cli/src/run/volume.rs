@@ -16,7 +16,7 @@ pub(super) fn mount(flag: &OsStr, cwd: &Path, own_state: &[PathBuf]) -> anyhow::
     let place = || format!("--volume {}", flag.display());
     let target = check_target(target).with_context(place)?;
     let source = source_of(&cwd.join(source), own_state).with_context(place)?;
-    Ok(Mount { source, target, access })
+    Ok(Mount::new(source, target, access))
 }
 
 /// The source without links, when it is there and allowed.

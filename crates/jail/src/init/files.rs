@@ -15,7 +15,7 @@ use sandcrate_sys::seccomp::Instruction;
 use super::command::{Identity, take_identity};
 use super::path_walk::make_directories;
 use crate::channel::Channel;
-use crate::message::{Failure, FileFacts, FileOperation, FileOutcome, InitReply, Step};
+use crate::message::{Failure, FileFacts, FileOperation, FileOutcome, InitReply, Placement, Step};
 
 /// The worker's life. `data` is a pipe: written by a read, read by a write.
 pub(super) fn work(
@@ -51,9 +51,9 @@ fn perform(operation: &FileOperation, data: Option<OwnedFd>) -> Result<FileOutco
             let pipe = pipe()?;
             read(&to_path(path), *offset, *limit, pipe).step("read")
         }
-        FileOperation::Write { path } => {
+        FileOperation::Write { path, placement } => {
             let pipe = pipe()?;
-            write(path, pipe).step("write")
+            write(path, *placement, pipe).step("write")
         }
         FileOperation::MakeDir { path } => make_directories(path).map(|()| FileOutcome::Done).step("mkdir"),
         FileOperation::Remove { path } => remove(&to_path(path)).map(|()| FileOutcome::Done).step("remove"),
@@ -108,15 +108,17 @@ fn read(path: &Path, offset: u64, limit: u64, mut pipe: File) -> io::Result<File
     Ok(FileOutcome::Moved { bytes, file_bytes })
 }
 
-fn write(path: &[u8], mut pipe: File) -> io::Result<FileOutcome> {
+fn write(path: &[u8], placement: Placement, mut pipe: File) -> io::Result<FileOutcome> {
     if let Some(end) = path.iter().rposition(|byte| *byte == b'/').filter(|end| *end > 0) {
         make_directories(&path[..end])?;
     }
     // Not truncated at once: it may be something that has no end, or is not ours to empty.
     let mut file = open_regular(File::options().write(true).create(true).mode(0o666), &to_path(path))?;
-    file.set_len(0)?;
+    let mut bytes = match placement {
+        Placement::Replace => file.set_len(0).map(|()| 0)?,
+        Placement::End => file.seek(SeekFrom::End(0))?,
+    };
     let mut buffer = vec![0; 64 << 10];
-    let mut bytes = 0;
     loop {
         match pipe.read(&mut buffer)? {
             0 => break,

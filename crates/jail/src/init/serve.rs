@@ -50,7 +50,7 @@ struct Child {
 }
 
 enum Task {
-    Command { cgroup: Option<(CommandCgroup, CpuTime)>, script: bool, killed: bool },
+    Command { cgroup: Option<(CommandCgroup, CpuTime)>, script: bool, killed: bool, terminated: bool },
     Worker,
 }
 
@@ -115,6 +115,7 @@ impl Init<'_> {
             InitRequest::Start { id, command } => self.start(id, &command, fds),
             InitRequest::File { id, operation } => self.start_worker(id, &operation, fds.into_iter().next()),
             InitRequest::Signal { id, signal } => self.signal(id, signal),
+            InitRequest::Terminate { id } => self.terminate(id),
             InitRequest::Kill { id } => self.kill(id),
             // A box is configured once.
             InitRequest::Configure { .. } => return Ok(false),
@@ -161,7 +162,12 @@ impl Init<'_> {
                 become_program(id, command, &stdio, self.identity, self.filter, &self.control)
             }
             Ok(Fork::Parent { pid, .. }) => {
-                let task = Task::Command { cgroup, script: command.script.is_some(), killed: false };
+                let task = Task::Command {
+                    cgroup,
+                    script: command.script.is_some(),
+                    killed: false,
+                    terminated: false,
+                };
                 self.children.insert(pid, Child { id, task });
                 if let Some(master) = master {
                     let _ = self.control.send(&InitReply::Terminal { id }, &[master.as_fd()]);
@@ -212,6 +218,16 @@ impl Init<'_> {
         }
     }
 
+    /// What the program leaves behind is not to outlive it.
+    fn terminate(&mut self, id: u32) {
+        for child in self.children.values_mut().filter(|child| child.id == id) {
+            if let Task::Command { terminated, .. } = &mut child.task {
+                *terminated = true;
+            }
+        }
+        self.signal(id, libc::SIGTERM);
+    }
+
     fn kill(&mut self, id: u32) {
         let Some((pid, child)) = self.children.iter_mut().find(|(_, child)| child.id == id) else { return };
         let pid = Pid::from_raw(*pid);
@@ -245,7 +261,7 @@ impl Init<'_> {
             WaitStatus::Code(code) => EndStatus::Code(code),
             WaitStatus::Signal(signal) => EndStatus::Signal(signal),
         };
-        let Task::Command { cgroup, script, killed } = child.task else {
+        let Task::Command { cgroup, script, mut killed, terminated } = child.task else {
             if ended.status != WaitStatus::Code(0) {
                 let failure = Failure { step: "the worker was ended".into(), errno: libc::EINTR };
                 self.reply(&InitReply::FileDone { id: child.id, outcome: Err(failure) });
@@ -259,6 +275,14 @@ impl Init<'_> {
             // The whole tree's, where the leader's own figures miss what was never waited for.
             user = user.max(now.user.saturating_sub(before.user));
             system = system.max(now.system.saturating_sub(before.system));
+        }
+        if terminated {
+            match (&cgroup, Pid::from_raw(ended.pid)) {
+                (Some((cgroup, _)), _) => killed |= cgroup.kill().is_ok(),
+                // Its number is not given away while its group has members.
+                (None, Some(group)) => drop(kill_process_group(group, Signal::KILL)),
+                (None, None) => {}
+            }
         }
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let ended = ProcessEnd {

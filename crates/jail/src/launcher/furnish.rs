@@ -14,13 +14,16 @@ use sandcrate_sys::{loopdev, quota};
 use super::Launcher;
 use crate::identity::mount_map;
 use crate::message::{Failure, FurnishOrder, SourceMount, Step, StorageSource};
-use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, detach, make, make_overlay, make_tmpfs};
+use crate::mounts::{
+    PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, detach, make, make_overlay, make_tmpfs,
+};
 use crate::plan::{Access, OVERLAID, RootMode};
 use crate::template::{BOXES, FILES};
-use crate::userns;
+use crate::{remove_tree, userns};
 
 /// See `template`.
 const DISK: &str = "/disk";
+const KEPT: &str = "/kept";
 
 impl Launcher {
     /// Detached mounts in the order of the reply: directories of the storage, overlays, sources.
@@ -37,7 +40,14 @@ impl Launcher {
             })?;
         }
         let mut handed = fds.into_iter();
+        let kept = match &order.kept {
+            Some(path) => Some(self.kept_directory(path, &handed.next().ok_or_else(missing)?)?),
+            None => None,
+        };
         let mut mounts = match order.storage {
+            StorageSource::Directory | StorageSource::ProjectDirectory { .. } if kept.is_some() => {
+                self.lay_out_kept(kept.as_ref(), order)?
+            }
             StorageSource::Directory | StorageSource::ProjectDirectory { .. } => {
                 let name = &order.storage_name;
                 self.lay_out(&format!("{BOXES}/{name}"), &format!("{FILES}/{name}"), order)?
@@ -71,6 +81,32 @@ impl Launcher {
         result
     }
 
+    /// A directory of the host that holds the files of one session for longer than its box.
+    fn kept_directory(&self, path: &std::path::Path, fd: &OwnedFd) -> Result<OwnedFd, Failure> {
+        let mount = self.among_host_mounts(|| self.clone_checked(path, fd.as_fd()))?;
+        set_attributes(mount.as_fd(), Reach::One, PLAIN, None).step("protecting the kept storage")?;
+        Ok(mount)
+    }
+
+    /// As for every other box by an overlay over nothing, but over this directory alone.
+    fn lay_out_kept(&self, kept: Option<&OwnedFd>, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
+        attach(kept.ok_or_else(missing)?, KEPT).step("attaching the kept storage")?;
+        let (files, work) = (format!("{KEPT}/box"), format!("{KEPT}/work"));
+        let laid_out = (|| {
+            self.make_owned(&files, 0)?;
+            fresh(&work)?;
+            let seen = make_overlay("/empty", &files, &work, self.mapping.is_rootless())
+                .or_else(|_| clone_with(&files, Reach::One, PLAIN))
+                .step("mounting the kept files")?;
+            attach(&seen, DISK).step("attaching the kept files")?;
+            let mounts = self.lay_out(&files, DISK, order);
+            detach(DISK).step("detaching the kept files")?;
+            mounts
+        })();
+        detach(KEPT).step("detaching the kept storage")?;
+        laid_out
+    }
+
     /// A file system for one session.
     fn lay_out_disk(&self, disk: &OwnedFd, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
         attach(disk, DISK).step("attaching the disk")?;
@@ -101,6 +137,9 @@ impl Launcher {
             for name in OVERLAID {
                 let (upper, work) = (format!("{base}/upper-{name}"), format!("{base}/work-{name}"));
                 self.make_owned(&upper, 0)?;
+                if order.kept.is_some() {
+                    fresh(&work)?;
+                }
                 self.make_owned(&work, 0)?;
                 let lower = format!("/template/{name}");
                 let overlay = make_overlay(&lower, &upper, &work, self.mapping.is_rootless());
@@ -178,6 +217,15 @@ impl Launcher {
             .step_with(|| format!("mapping the owner of {}", source.path.display()))?;
         Ok(mount)
     }
+}
+
+/// Makes the directory an overlay works in; one that a volatile overlay has used is refused by the next.
+fn fresh(work: &str) -> Result<(), Failure> {
+    match remove_tree::remove(std::path::Path::new(work)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => std::fs::create_dir(work),
+    }
+    .step_with(|| format!("making {work} anew"))
 }
 
 fn missing() -> Failure {

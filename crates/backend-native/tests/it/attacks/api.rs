@@ -79,7 +79,7 @@ async fn fs_25_a_file_operation_on_a_shared_directory_follows_no_link_out_of_it(
     let _quiet = stage.quiet.read().await;
     let source = stage.host.directory("links-")?;
     let mut spec = stage.spec().await?;
-    spec.mounts.push(Mount { source, target: "/workspace".to_owned(), access: MountAccess::ReadWrite });
+    spec.mounts.push(Mount::new(source, "/workspace", MountAccess::ReadWrite));
     let session = stage.open_spec(spec).await?;
     let paths = lay_links(stage, &session).await?;
     work_through(stage, &session, &paths).await?;

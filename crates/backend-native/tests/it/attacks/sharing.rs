@@ -165,7 +165,7 @@ async fn fs_22_a_box_with_accounted_storage_shows_no_host_path(stage: &Stage) ->
 }
 
 fn mount(source: &Path, access: MountAccess) -> Mount {
-    Mount { source: source.to_owned(), target: "/workspace".to_owned(), access }
+    Mount::new(source, "/workspace", access)
 }
 
 /// Everything below a directory.

@@ -72,11 +72,7 @@ impl Stage {
         spec.limits.pids = PIDS;
         spec.limits.cpu_millis = 1000;
         spec.limits.disk = DiskLimit::Hard(QUOTA);
-        spec.mounts = vec![Mount {
-            source: self.probe().await?,
-            target: "/opt/probe".to_owned(),
-            access: MountAccess::ReadOnly,
-        }];
+        spec.mounts = vec![Mount::new(self.probe().await?, "/opt/probe", MountAccess::ReadOnly)];
         Ok(spec)
     }
 

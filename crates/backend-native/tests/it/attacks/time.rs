@@ -26,8 +26,7 @@ const SLACK: Duration = Duration::from_millis(500);
 async fn marked_box(stage: &Stage) -> Result<(AttackBox, String), String> {
     let mut spec = stage.spec().await?;
     let target = format!("/opt/{}", spec.id);
-    spec.mounts =
-        vec![Mount { source: stage.probe().await?, target: target.clone(), access: MountAccess::ReadOnly }];
+    spec.mounts = vec![Mount::new(stage.probe().await?, target.clone(), MountAccess::ReadOnly)];
     Ok((stage.open_spec(spec).await?, format!("{target}/probe")))
 }
 

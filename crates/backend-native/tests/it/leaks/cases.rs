@@ -130,22 +130,14 @@ async fn refused_starts(ground: &Ground) -> Check {
     for round in 0..150 {
         let mut spec = fresh_spec()?;
         match round % 3 {
-            0 => spec.mounts.push(Mount {
-                source: "/etc".into(),
-                target: "/mnt/etc".to_owned(),
-                access: MountAccess::ReadOnly,
-            }),
+            0 => spec.mounts.push(Mount::new("/etc", "/mnt/etc", MountAccess::ReadOnly)),
             1 => spec.limits.memory_bytes = 1 << 20,
             // The storage's own directory cannot hold a mount of a file below a file.
             _ => {
                 let file = ground.scratch.join("file");
                 std::fs::write(&file, "x").map_err(|error| error.to_string())?;
                 for target in ["/workspace/file", "/workspace/file/below"] {
-                    spec.mounts.push(Mount {
-                        source: file.clone(),
-                        target: target.to_owned(),
-                        access: MountAccess::ReadWrite,
-                    });
+                    spec.mounts.push(Mount::new(&file, target, MountAccess::ReadWrite));
                 }
             }
         }

@@ -101,7 +101,7 @@ pub(super) fn mounted(ground: &Ground, spec: &mut SessionSpec) -> Check {
     ] {
         let source = ground.scratch.join(name);
         std::fs::create_dir_all(&source).map_err(|error| error.to_string())?;
-        spec.mounts.push(Mount { source, target: target.to_owned(), access });
+        spec.mounts.push(Mount::new(source, target, access));
     }
     Ok(())
 }

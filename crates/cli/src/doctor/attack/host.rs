@@ -165,7 +165,7 @@ impl Program {
         if exe.starts_with("/usr") {
             return Ok(Self { in_box: exe, mount: None });
         }
-        let mount = Mount { source: exe, target: PROGRAM.to_owned(), access: MountAccess::ReadOnly };
+        let mount = Mount::new(exe, PROGRAM, MountAccess::ReadOnly);
         Ok(Self { in_box: Path::new(PROGRAM).to_owned(), mount: Some(mount) })
     }
 }
