@@ -1,0 +1,115 @@
+//! LangBot's own configuration, as far as a runtime has use for it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::config::{BackendChoice, InitSource, LangbotConfig};
+use crate::error::RuntimeError;
+
+/// Reads the `box` section. Nulls mean absent, unknown keys are left alone; what is there and of the wrong type
+/// is an error that names it.
+pub(crate) fn parse(config: &Value, source: &InitSource) -> Result<LangbotConfig, RuntimeError> {
+    let Value::Object(section) = config else {
+        return Err(RuntimeError::invalid("config", "must be an object"));
+    };
+    let mut parsed = LangbotConfig { backend: backend(section.get("backend"))?, ..LangbotConfig::default() };
+    let local = match section.get("local") {
+        None | Some(Value::Null) => return Ok(parsed),
+        Some(Value::Object(local)) => local,
+        Some(_) => return Err(RuntimeError::invalid("local", "must be an object")),
+    };
+    let mut roots = texts("local.allowed_mount_roots", local.get("allowed_mount_roots"))?;
+    if let Some(host_root) = text("local.host_root", local.get("host_root"))? {
+        roots.push(host_root);
+    }
+    parsed.mount_roots = roots.iter().map(|root| absolute(&source.base_dir, root)).collect();
+    parsed.mount_roots.dedup();
+    Ok(parsed)
+}
+
+fn backend(value: Option<&Value>) -> Result<Option<BackendChoice>, RuntimeError> {
+    Ok(text("backend", value)?.map(|name| match name.as_str() {
+        "local" => BackendChoice::Local,
+        "auto" => BackendChoice::Auto,
+        _ => BackendChoice::Named(name),
+    }))
+}
+
+/// Trimmed; blank counts as absent.
+fn text(field: &str, value: Option<&Value>) -> Result<Option<String>, RuntimeError> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
+        Some(_) => Err(RuntimeError::invalid(field, "must be a string")),
+    }
+}
+
+/// A list, or a string with commas.
+fn texts(field: &str, value: Option<&Value>) -> Result<Vec<String>, RuntimeError> {
+    let parts: Vec<Option<String>> = match value {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::String(joined)) => joined.split(',').map(|part| Some(part.trim().to_owned())).collect(),
+        Some(Value::Array(parts)) => {
+            parts.iter().map(|part| text(field, Some(part))).collect::<Result<_, _>>()?
+        }
+        Some(_) => return Err(RuntimeError::invalid(field, "must be a list or a string with commas")),
+    };
+    Ok(parts.into_iter().flatten().filter(|part| !part.is_empty()).collect())
+}
+
+fn absolute(base: &Path, path: &str) -> PathBuf {
+    // Joined by components, so that `./data` and `data` are the same root.
+    base.join(path).components().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn source() -> InitSource {
+        InitSource { known: true, base_dir: "/srv/langbot".into() }
+    }
+
+    #[test]
+    fn the_shipped_section_gives_its_roots_below_the_callers_directory() {
+        let shipped = json!({
+            "enabled": true,
+            "backend": "local",
+            "local": {
+                "profile": "default",
+                "image": "",
+                "host_root": "./data/box",
+                "default_workspace": "",
+                "skills_root": "skills",
+                "allowed_mount_roots": ["./data/box", "/tmp"],
+                "workspace_quota_mb": null,
+            },
+            "e2b": {"api_key": "", "api_url": "", "template": ""},
+            "something_new": [1, 2],
+        });
+        let parsed = parse(&shipped, &source()).unwrap();
+        assert_eq!(parsed.backend, Some(BackendChoice::Local));
+        let roots = ["/srv/langbot/data/box", "/tmp", "/srv/langbot/data/box"].map(PathBuf::from);
+        assert_eq!(parsed.mount_roots, roots);
+    }
+
+    #[test]
+    fn l11_nulls_are_absent_and_wrong_types_are_named() {
+        let parsed = parse(&json!({"backend": null, "local": null}), &source()).unwrap();
+        assert_eq!(parsed, LangbotConfig::default());
+        for (config, field) in [
+            (json!([]), "config"),
+            (json!({"backend": 5}), "backend"),
+            (json!({"local": "x"}), "local"),
+            (json!({"local": {"host_root": 7}}), "local.host_root"),
+            (json!({"local": {"allowed_mount_roots": {"a": 1}}}), "local.allowed_mount_roots"),
+        ] {
+            let error = parse(&config, &source()).unwrap_err();
+            assert!(error.to_string().starts_with(field), "{error}");
+        }
+        let commas = parse(&json!({"local": {"allowed_mount_roots": " /a , ,b"}}), &source()).unwrap();
+        assert_eq!(commas.mount_roots, ["/a", "/srv/langbot/b"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,35 @@
+//! The service below every face: sessions that live, commands and processes in them, limits, and the record of
+//! what happened.
+//!
+//! [`Runtime`] is the one handle. It owns the session table, the reaper and the managed processes, chooses the
+//! backend, and knows the mount policy. Faces translate their wire to its calls and its errors by
+//! [`RuntimeError::kind`]; nothing here knows of a wire.
+
+mod backends;
+mod config;
+mod error;
+mod exec;
+mod langbot;
+mod life;
+mod metrics;
+mod mounts;
+mod output_log;
+mod process;
+mod processes;
+mod reaper;
+mod records;
+mod relay;
+mod runtime;
+mod session;
+mod streams;
+mod table;
+
+pub use config::{BackendChoice, HostNetwork, InitSource, LangbotConfig, RuntimeConfig, RuntimeLimits};
+pub use error::RuntimeError;
+pub use exec::{ExecOutcome, OnTimeout};
+pub use metrics::Metrics;
+pub use output_log::{LogEvent, Subscription};
+pub use relay::{Attachment, RelayEvent, RelayReader, RelayWriter};
+pub use runtime::Runtime;
+pub use session::{SessionOptions, SessionState, SessionView};
+pub use streams::{CommandId, CommandView};

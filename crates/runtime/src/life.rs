@@ -1,0 +1,373 @@
+//! Boxes of sessions: made when they are needed, made anew when they died, ended with their session.
+//!
+//! Everything here happens at the session's gate, one at a time, and outside the table's lock.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sandcrate_backend::{
+    Backend, BackendError, DiskLimit, ExecRequest, Execution, Limits, Mount, Network, RootAccess, SessionId,
+    SessionSpec,
+};
+use sandcrate_protocol::{MountMode, MountSpec, NetworkMode};
+use tokio::time::Instant;
+
+use crate::RuntimeError;
+use crate::config::HostNetwork;
+use crate::exec::is_gone;
+use crate::mounts::MountPolicy;
+use crate::records::Record;
+use crate::runtime::{Inner, Lost};
+use crate::session::{LiveBox, Phase, Session, locked};
+
+/// A box that dies between two looks is made again, but not for ever.
+const ATTEMPTS: u32 = 3;
+
+impl Inner {
+    /// The session's box, with these extra mounts if they are given: the one it has, or another.
+    pub(crate) async fn ensure_live(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        mounts: Option<&[MountSpec]>,
+    ) -> Result<Arc<LiveBox>, Lost> {
+        let came = session.attempts.load(Ordering::Acquire);
+        let mut gate = tokio::select! {
+            gate = session.gate.lock() => gate,
+            () = session.closing() => return Err(session.lost()),
+        };
+        if !session.is_open() {
+            return Err(session.lost());
+        }
+        let live = session.live();
+        if let Some(live) = &live
+            && live.backend.is_alive(&session.id).await
+        {
+            match mounts {
+                Some(wanted) if !same_mounts(wanted, &live.mounts) => {}
+                _ => return Ok(Arc::clone(live)),
+            }
+        }
+        if let Some((attempt, error)) = &gate.failure
+            && *attempt > came
+        {
+            // Made while we waited, and failed: it would fail for us as well.
+            return Err(Lost::Failed(error.clone()));
+        }
+        let attempt = session.attempts.fetch_add(1, Ordering::AcqRel) + 1;
+        let made = tokio::select! {
+            made = self.make_box(session, live, mounts) => made,
+            // Dropping the attempt leaves nothing behind: the backend's contract.
+            () = session.closing() => return Err(Lost::SessionGone),
+        };
+        match made {
+            Ok(live) => {
+                gate.failure = None;
+                Ok(live)
+            }
+            Err(error) => {
+                gate.failure = Some((attempt, error.clone()));
+                self.metrics.session_start_failed();
+                if !session.established.load(Ordering::Acquire) {
+                    // It never was: the next request begins from nothing.
+                    let _ = session.stillborn.set(error.clone());
+                    session.phase.send_replace(Phase::Closed);
+                    self.table.remove(session);
+                }
+                Err(Lost::Failed(error))
+            }
+        }
+    }
+
+    async fn make_box(
+        &self,
+        session: &Arc<Session>,
+        live: Option<Arc<LiveBox>>,
+        mounts: Option<&[MountSpec]>,
+    ) -> Result<Arc<LiveBox>, RuntimeError> {
+        let wanted = match (mounts, &live) {
+            (Some(mounts), _) => mounts.to_vec(),
+            (None, Some(live)) => live.mounts.clone(),
+            (None, None) => session.spec.extra_mounts.clone(),
+        };
+        let spec = self.box_spec(session, &wanted).await?;
+        let began = Instant::now();
+        let (backend, info) = match live {
+            Some(live) if live.backend.is_alive(&session.id).await => {
+                if session.processes.any_running() || session.streams.any_running() {
+                    return Err(RuntimeError::SessionConflict {
+                        session: session.id.to_string(),
+                        field: "extra_mounts",
+                        existing: describe(&live.mounts),
+                    });
+                }
+                session.set_live(None);
+                let info = live.backend.restart(spec).await?;
+                (Arc::clone(&live.backend), info)
+            }
+            dead => {
+                if let Some(dead) = dead {
+                    tracing::info!(session.id = session.id.as_str(), "box died; making another");
+                    session.set_live(None);
+                    session.processes.clear();
+                    dead.backend.stop(&session.id).await?;
+                }
+                let backend = match session.home.get() {
+                    Some(home) => self.backends.named(home).await?,
+                    None => self.backends.choose(&self.choice()).await?,
+                };
+                let info = self.start_on(&backend, spec).await?;
+                (backend, info)
+            }
+        };
+        self.metrics.session_started(began.elapsed());
+        let live = Arc::new(LiveBox { backend, info, mounts: wanted });
+        session.set_live(Some(Arc::clone(&live)));
+        if session.spec.persistent {
+            self.save(session).await?;
+        }
+        Ok(live)
+    }
+
+    async fn start_on(
+        &self,
+        backend: &Arc<dyn Backend>,
+        spec: SessionSpec,
+    ) -> Result<sandcrate_backend::SessionInfo, RuntimeError> {
+        match backend.start(spec).await {
+            Err(error @ BackendError::Unavailable { .. }) => {
+                // Seen to be gone: the next request chooses again.
+                self.backends.forget();
+                self.metrics.set_backend(backend.name(), false);
+                Err(error.into())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// What the backend is asked for.
+    async fn box_spec(
+        &self,
+        session: &Session,
+        extra_mounts: &[MountSpec],
+    ) -> Result<SessionSpec, RuntimeError> {
+        let wanted = &session.spec;
+        let quota_bytes = Some(wanted.workspace_quota_mb << 20).filter(|bytes| *bytes > 0);
+        let policy = self.mount_policy();
+        let (host_path, mode, target) =
+            (wanted.host_path.clone(), wanted.host_path_mode, wanted.mount_path.clone());
+        let extra = extra_mounts.to_vec();
+        // Off the async threads: the policy looks at the disk.
+        let admitted = tokio::task::spawn_blocking(move || -> Result<Vec<Mount>, RuntimeError> {
+            let mut mounts = Vec::new();
+            if let Some(host_path) = &host_path {
+                mounts.extend(policy.admit(host_path, &target, mode, quota_bytes)?);
+            }
+            for mount in &extra {
+                mounts.extend(policy.admit(&mount.host_path, &mount.mount_path, mount.mode, None)?);
+            }
+            Ok(mounts)
+        });
+        let mounts = admitted
+            .await
+            .map_err(|error| RuntimeError::failed("checking mounts", std::io::Error::other(error)))??;
+        let shared = wanted.host_path.is_some() && wanted.host_path_mode != MountMode::None;
+        let mut spec = SessionSpec::new(session.id.clone());
+        spec.network = self.network(wanted.network)?;
+        spec.root = if wanted.read_only_rootfs { RootAccess::ReadOnly } else { RootAccess::Writable };
+        spec.limits = Limits {
+            memory_bytes: wanted.memory_mb << 20,
+            cpu_millis: cpu_millis(wanted.cpus),
+            pids: u32::try_from(wanted.pids_limit).unwrap_or(u32::MAX),
+            ..Limits::default()
+        };
+        if let Some(bytes) = quota_bytes
+            && !shared
+        {
+            spec.limits.disk = DiskLimit::Hard(bytes);
+        }
+        spec.mounts = mounts;
+        // /tmp is private without a mount.
+        if !shared && wanted.mount_path != "/tmp" {
+            spec.workspace.clone_from(&wanted.mount_path);
+        }
+        spec.workdir.clone_from(&wanted.workdir);
+        if wanted.persistent {
+            spec.storage = Some(self.records.files(session.id.as_str()));
+        }
+        Ok(spec)
+    }
+
+    fn network(&self, wanted: NetworkMode) -> Result<Network, RuntimeError> {
+        match (wanted, self.config.host_network) {
+            (NetworkMode::Off, _) => Ok(Network::Off),
+            (NetworkMode::On, HostNetwork::Allow) => Ok(Network::Host),
+            (NetworkMode::On, HostNetwork::Deny) => Err(RuntimeError::Unsupported {
+                hint: "network `on` is not available: this runtime has no isolated network yet; the operator can \
+                       share the host's own with [network] host = \"allow\""
+                    .to_owned(),
+            }),
+        }
+    }
+
+    pub(crate) fn mount_policy(&self) -> MountPolicy {
+        let roots = match &self.config.mount_roots {
+            Some(roots) => Some(roots.clone()),
+            None => Some(locked(&self.langbot).mount_roots.clone()).filter(|roots| !roots.is_empty()),
+        };
+        let own_state = self.config.state_dir.canonicalize().into_iter().collect();
+        MountPolicy { roots, own_state }
+    }
+
+    /// The box of a session that is there; for work that needs no other mounts.
+    pub(crate) async fn live_or_gone(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+    ) -> Result<Arc<LiveBox>, RuntimeError> {
+        match self.ensure_live(session, None).await {
+            Ok(live) => Ok(live),
+            Err(Lost::Failed(error)) => Err(error),
+            Err(Lost::SessionGone) => Err(RuntimeError::SessionNotFound { session: session.id.to_string() }),
+        }
+    }
+
+    /// Starts a command outside the queue.
+    pub(crate) async fn start_in(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        request: ExecRequest,
+    ) -> Result<Execution, RuntimeError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let live = self.live_or_gone(session).await?;
+            match live.backend.exec(&session.id, request.clone()).await {
+                Err(error) if is_gone(&error) && tries < ATTEMPTS => {}
+                Err(error) if is_gone(&error) => return Err(self.ended(session, &error)),
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Ends a session for good, and waits until it is gone. Whoever comes second waits for the first.
+    pub(crate) async fn close(self: &Arc<Self>, session: Arc<Session>) {
+        self.close_in_background(Arc::clone(&session));
+        session.closed().await;
+    }
+
+    pub(crate) fn close_in_background(self: &Arc<Self>, session: Arc<Session>) {
+        let first = session.phase.send_if_modified(|phase| {
+            let open = *phase == Phase::Open;
+            if open {
+                *phase = Phase::Closing;
+            }
+            open
+        });
+        if first {
+            let runtime = Arc::clone(self);
+            // Of its own: whoever asked may not wait for the end.
+            self.tasks.spawn(async move {
+                runtime.stop_box(&session).await;
+                if session.spec.persistent {
+                    runtime.forget(&session).await;
+                }
+                runtime.table.remove(&session);
+                session.phase.send_replace(Phase::Closed);
+            });
+        }
+    }
+
+    async fn stop_box(&self, session: &Session) {
+        let _gate = session.gate.lock().await;
+        if let Some(live) = session.live() {
+            if let Err(error) = live.backend.stop(&session.id).await {
+                tracing::warn!(
+                    session.id = session.id.as_str(),
+                    error = &error as &dyn std::error::Error,
+                    "a session did not end cleanly"
+                );
+            }
+            session.set_live(None);
+        }
+        session.tasks.close();
+        session.tasks.wait().await;
+        session.tasks.reopen();
+        session.processes.clear();
+    }
+
+    /// A command that timed out takes its box along; a persistent session keeps its files and sleeps.
+    pub(crate) async fn end_after_timeout(self: &Arc<Self>, session: &Arc<Session>) {
+        if session.spec.persistent {
+            self.stop_box(session).await;
+        } else {
+            self.close(Arc::clone(session)).await;
+        }
+    }
+
+    /// At the end of the runtime: persistent sessions sleep, the others go.
+    pub(crate) async fn put_away(self: &Arc<Self>, session: Arc<Session>) {
+        if session.spec.persistent {
+            self.stop_box(&session).await;
+            if let Err(error) = self.save(&session).await {
+                tracing::warn!(session.id = session.id.as_str(), %error, "a session's record is not up to date");
+            }
+        } else {
+            self.close(session).await;
+        }
+    }
+
+    async fn save(&self, session: &Session) -> Result<(), RuntimeError> {
+        let home = session.home.get().map_or("", String::as_str);
+        let used = session.clock.last_used_at();
+        let record = Record::new(&session.spec, home, &session.options, session.created_at, used);
+        // A small file, written rarely: when a persistent session gets a box.
+        self.records
+            .save(session.id.as_str(), &record)
+            .map_err(|error| RuntimeError::failed("recording a persistent session", error))
+    }
+
+    /// Its files by the backend, which knows what is in them; then its record.
+    async fn forget(self: &Arc<Self>, session: &Session) {
+        let id = session.id.as_str();
+        if let Some(backend) = session.home.get().and_then(|home| self.backends.find(home))
+            && let Err(error) = backend.remove_storage(&self.records.files(id)).await
+        {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(session.id = id, error, "a session's files cannot be removed");
+        }
+        let (runtime, name) = (Arc::clone(self), id.to_owned());
+        let removed = tokio::task::spawn_blocking(move || runtime.records.remove(&name)).await;
+        if let Ok(Err(error)) = removed {
+            tracing::warn!(session.id = id, %error, "a session's record cannot be removed");
+        }
+    }
+
+    /// Brings a recorded session back to mind; its box is made when it is used.
+    pub(crate) fn restore(&self, record: &Record) {
+        let Ok(id) = SessionId::new(record.spec.session_id.clone()) else { return };
+        self.table.restore(|number| {
+            let mut session = Session::new(id, number, &record.spec, record.options());
+            session.created_at = record.created_at;
+            session.clock = Arc::new(crate::session::Clock::new(record.last_used_at));
+            session.established.store(true, Ordering::Release);
+            let _ = session.home.set(record.backend.clone());
+            session
+        });
+    }
+}
+
+/// A thousandth of a CPU is the least a box can have.
+fn cpu_millis(cpus: f64) -> u32 {
+    // Saturates: a cast of a float does not wrap.
+    ((cpus * 1000.0).round() as u32).max(1)
+}
+
+/// The same mounts, in whatever order.
+fn same_mounts(wanted: &[MountSpec], had: &[MountSpec]) -> bool {
+    wanted.len() == had.len() && wanted.iter().all(|mount| had.contains(mount))
+}
+
+fn describe(mounts: &[MountSpec]) -> String {
+    let shown: Vec<_> =
+        mounts.iter().map(|mount| format!("{}:{}", mount.mount_path, mount.mode.as_str())).collect();
+    format!("[{}] while processes run in it", shown.join(", "))
+}

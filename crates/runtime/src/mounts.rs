@@ -1,0 +1,151 @@
+//! Which host directories a request may mount, and how they reach the backend.
+//!
+//! Every mount of every request goes through [`MountPolicy::admit`]. What is refused whatever the configuration
+//! says is refused once more by the backend, on the directory it opened.
+
+use std::path::{Component, Path, PathBuf};
+
+use sandcrate_backend::{Mount, MountAccess, refused_source};
+use sandcrate_protocol::MountMode;
+
+use crate::RuntimeError;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MountPolicy {
+    /// `None`: nobody has set any yet.
+    pub(crate) roots: Option<Vec<PathBuf>>,
+    pub(crate) own_state: Vec<PathBuf>,
+}
+
+impl MountPolicy {
+    /// The mount a backend is asked for; none when the mode is `none`.
+    pub(crate) fn admit(
+        &self,
+        host_path: &str,
+        target: &str,
+        mode: MountMode,
+        quota_bytes: Option<u64>,
+    ) -> Result<Option<Mount>, RuntimeError> {
+        let access = match mode {
+            MountMode::None => return Ok(None),
+            MountMode::Ro => MountAccess::ReadOnly,
+            MountMode::Rw => MountAccess::ReadWrite,
+        };
+        let asked = Path::new(host_path);
+        let deny = |rule: String| RuntimeError::MountDenied { path: asked.to_owned(), rule };
+        if !asked.is_absolute() || asked.components().any(|part| part == Component::ParentDir) {
+            return Err(deny("it must be absolute and without `..`".to_owned()));
+        }
+        let (resolved, exists) =
+            resolve(asked).map_err(|error| deny(format!("it cannot be looked at: {error}")))?;
+        if let Some(rule) = refused_source(&resolved, &self.own_state) {
+            return Err(deny(rule));
+        }
+        let within = self.root_of(&resolved).ok_or_else(|| deny(self.outside()))?;
+        if !exists && access == MountAccess::ReadOnly {
+            return Err(deny("it does not exist".to_owned()));
+        }
+        Ok(Some(Mount {
+            source: resolved,
+            target: target.to_owned(),
+            access,
+            quota_bytes: quota_bytes.filter(|_| access == MountAccess::ReadWrite),
+            within: Some(within),
+            create: !exists,
+        }))
+    }
+
+    fn root_of(&self, resolved: &Path) -> Option<PathBuf> {
+        let roots = self.roots.iter().flatten();
+        let mut real = roots.filter_map(|root| root.canonicalize().ok());
+        real.find(|root| resolved.starts_with(root))
+    }
+
+    fn outside(&self) -> String {
+        match &self.roots {
+            Some(roots) if !roots.is_empty() => {
+                let roots: Vec<_> = roots.iter().map(|root| root.display().to_string()).collect();
+                format!("it is outside the allowed mount roots: {}", roots.join(", "))
+            }
+            _ => "no mount roots are configured; the operator can list them: [mounts] roots = [\"/path\"]"
+                .to_owned(),
+        }
+    }
+}
+
+/// The path without links, as far as it exists; and whether all of it does.
+fn resolve(path: &Path) -> std::io::Result<(PathBuf, bool)> {
+    let mut missing = Vec::new();
+    let mut known = path;
+    loop {
+        match known.canonicalize() {
+            Ok(mut resolved) => {
+                let exists = missing.is_empty();
+                resolved.extend(missing.into_iter().rev());
+                return Ok((resolved, exists));
+            }
+            // A dangling link is there, and leads nowhere.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !known.is_symlink() => {
+                match (known.parent(), known.file_name()) {
+                    (Some(parent), Some(name)) => {
+                        missing.push(name.to_owned());
+                        known = parent;
+                    }
+                    _ => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(root: &Path) -> MountPolicy {
+        MountPolicy { roots: Some(vec![root.to_owned()]), own_state: Vec::new() }
+    }
+
+    fn refusal(policy: &MountPolicy, path: &Path) -> String {
+        let admitted = policy.admit(path.to_str().unwrap(), "/workspace", MountMode::Rw, None);
+        admitted.expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn a_directory_below_a_root_is_admitted_with_the_root_it_must_stay_in() {
+        let root = tempfile::tempdir().unwrap();
+        let real = root.path().canonicalize().unwrap();
+        std::fs::create_dir(root.path().join("a")).unwrap();
+        let path = root.path().join("a");
+        let mount = policy(root.path()).admit(path.to_str().unwrap(), "/workspace", MountMode::Rw, Some(5));
+        let mount = mount.unwrap().unwrap();
+        assert_eq!((mount.source, mount.within, mount.create), (real.join("a"), Some(real.clone()), false));
+        assert_eq!(mount.quota_bytes, Some(5));
+        let fresh = root.path().join("b/c");
+        let mount = policy(root.path()).admit(fresh.to_str().unwrap(), "/workspace", MountMode::Rw, None);
+        assert!(mount.unwrap().unwrap().create, "a missing directory is made for a writer");
+        assert!(
+            policy(root.path()).admit(fresh.to_str().unwrap(), "/workspace", MountMode::Ro, None).is_err(),
+            "and not for a reader"
+        );
+    }
+
+    #[test]
+    fn s2_s3_everything_outside_the_roots_is_refused_links_and_dots_included() {
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc", root.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("/var/nowhere", root.path().join("dangling")).unwrap();
+        let policy = policy(root.path());
+        assert!(refusal(&policy, Path::new("/")).contains("the host's root is never shared"));
+        assert!(refusal(&policy, Path::new("/etc")).contains("/etc belongs to the host's system"));
+        assert!(refusal(&policy, &root.path().join("link")).contains("/etc belongs"));
+        assert!(refusal(&policy, &root.path().join("link/ssl")).contains("/etc belongs"));
+        assert!(refusal(&policy, &root.path().join("dangling")).contains("cannot be looked at"));
+        assert!(refusal(&policy, &root.path().join("../x")).contains("without `..`"));
+        assert!(refusal(&policy, Path::new("/var/cache")).contains("outside the allowed mount roots"));
+        assert!(refusal(&policy, Path::new("relative")).contains("must be absolute"));
+        let none = MountPolicy::default();
+        assert!(refusal(&none, Path::new("/srv/x")).contains("[mounts] roots"));
+    }
+}

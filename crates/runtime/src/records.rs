@@ -1,0 +1,198 @@
+//! Persistent sessions on disk: what they were asked to be, and where their files are.
+//!
+//! One directory a session, named by a hash of its id, so that no id can escape or collide. The state directory
+//! is held under a lock: one runtime owns it.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sandcrate_protocol::{BoxSpec, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::session::SessionOptions;
+
+/// Bumped when a record of today could not be read by the code of yesterday.
+const VERSION: u32 = 1;
+const RECORD: &str = "record.json";
+const FILES: &str = "files";
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Record {
+    version: u32,
+    pub(crate) spec: BoxSpec,
+    /// Where its files mean something.
+    pub(crate) backend: String,
+    #[serde(default)]
+    labels: std::collections::BTreeMap<String, String>,
+    ttl_sec: Option<u64>,
+    pub(crate) created_at: Timestamp,
+    pub(crate) last_used_at: Timestamp,
+}
+
+impl Record {
+    pub(crate) fn new(
+        spec: &BoxSpec,
+        backend: &str,
+        options: &SessionOptions,
+        created_at: Timestamp,
+        used: Timestamp,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            spec: spec.clone(),
+            backend: backend.to_owned(),
+            labels: options.labels.clone(),
+            ttl_sec: options.ttl.map(|ttl| ttl.as_secs()),
+            created_at,
+            last_used_at: used,
+        }
+    }
+
+    pub(crate) fn options(&self) -> SessionOptions {
+        SessionOptions { labels: self.labels.clone(), ttl: self.ttl_sec.map(Duration::from_secs) }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Records {
+    directory: PathBuf,
+    /// Held as long as the runtime lives.
+    _lock: File,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordsError {
+    #[error("the state directory {} is in use by another runtime; give this one another", path.display())]
+    InUse { path: PathBuf },
+    #[error("the state directory {} cannot be used: {source}", path.display())]
+    Unusable { path: PathBuf, source: io::Error },
+}
+
+impl Records {
+    /// Takes the state directory. Blocks for the disk only.
+    pub(crate) fn open(state_dir: &Path) -> Result<Self, RecordsError> {
+        let unusable = |source| RecordsError::Unusable { path: state_dir.to_owned(), source };
+        let directory = state_dir.join("sessions");
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(unusable)?;
+        let directory = directory.canonicalize().map_err(unusable)?;
+        let lock =
+            File::options().write(true).create(true).truncate(false).open(state_dir.join("runtime.lock"));
+        let lock = lock.map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { directory, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(RecordsError::InUse { path: state_dir.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(unusable(source)),
+        }
+    }
+
+    /// Every session that was kept. One that cannot be read is left alone, and said aloud.
+    pub(crate) fn load(&self) -> Vec<Record> {
+        let mut found = Vec::new();
+        let Ok(entries) = fs::read_dir(&self.directory) else { return found };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let read = fs::read(path.join(RECORD)).and_then(|text| {
+                let record: Record = serde_json::from_slice(&text)?;
+                if record.version == VERSION {
+                    Ok(record)
+                } else {
+                    Err(io::Error::other(format!("version {} is not known", record.version)))
+                }
+            });
+            match read {
+                Ok(record) => found.push(record),
+                // Made and not yet recorded when its runtime died.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let _ = fs::remove_dir_all(&path);
+                }
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "a session's record cannot be read");
+                }
+            }
+        }
+        found.sort_by_key(|record| record.created_at);
+        found
+    }
+
+    /// Where a session's private files live.
+    pub(crate) fn files(&self, session: &str) -> PathBuf {
+        self.place(session).join(FILES)
+    }
+
+    /// Writes a record whole, or not at all.
+    pub(crate) fn save(&self, session: &str, record: &Record) -> io::Result<()> {
+        let place = self.place(session);
+        DirBuilder::new().recursive(true).mode(0o700).create(&place)?;
+        let fresh = place.join("record.new");
+        fs::write(&fresh, serde_json::to_vec(record)?)?;
+        File::open(&fresh)?.sync_all()?;
+        fs::rename(&fresh, place.join(RECORD))
+    }
+
+    /// Forgets a session whose files are gone.
+    pub(crate) fn remove(&self, session: &str) -> io::Result<()> {
+        // The record first: a place without one is an unfinished session, and goes at the next start.
+        match fs::remove_file(self.place(session).join(RECORD)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        match fs::remove_dir_all(self.place(session)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn place(&self, session: &str) -> PathBuf {
+        let hash = Sha256::digest(session.as_bytes());
+        let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        self.directory.join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_and_ids_cannot_escape() {
+        let state = tempfile::tempdir().unwrap();
+        let records = Records::open(state.path()).unwrap();
+        let id = "../../../etc/passwd";
+        let spec = BoxSpec::new(id);
+        let now = Timestamp::now();
+        records.save(id, &Record::new(&spec, "fake", &SessionOptions::default(), now, now)).unwrap();
+        assert!(records.files(id).starts_with(state.path().canonicalize().unwrap().join("sessions")));
+        assert_eq!(records.load().len(), 1);
+        assert_eq!(records.load()[0].spec, spec);
+        records.remove(id).unwrap();
+        records.remove(id).unwrap();
+        assert!(records.load().is_empty());
+        assert_eq!(fs::read_dir(state.path().join("sessions")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_second_runtime_is_told_that_the_directory_is_taken() {
+        let state = tempfile::tempdir().unwrap();
+        let first = Records::open(state.path()).unwrap();
+        let error = Records::open(state.path()).unwrap_err();
+        assert!(error.to_string().contains("in use by another runtime"), "{error}");
+        drop(first);
+        Records::open(state.path()).unwrap();
+    }
+
+    #[test]
+    fn what_was_never_recorded_goes_and_what_cannot_be_read_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let records = Records::open(state.path()).unwrap();
+        fs::create_dir_all(records.files("half")).unwrap();
+        let broken = state.path().join("sessions/broken");
+        fs::create_dir(&broken).unwrap();
+        fs::write(broken.join(RECORD), "{").unwrap();
+        assert!(records.load().is_empty());
+        assert!(!records.files("half").exists() && broken.exists());
+    }
+}

@@ -1,0 +1,430 @@
+//! The handle to everything: sessions, commands, processes, files.
+//!
+//! Methods are grouped as their callers think of them. What happens under the table's lock, at a session's gate
+//! and outside both is decided here; nothing else takes two of them.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use sandcrate_backend::{Backend, ExecControl, ExecRequest, FileReply, FileRequest, SessionId};
+use sandcrate_protocol::{BackendStatus, BoxSpec, ProcessInfo, ProcessSpec, RuntimeStatus};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backends::{Backends, effective_choice};
+use crate::config::{BackendChoice, InitSource, LangbotConfig, RuntimeConfig};
+use crate::error::RuntimeError;
+use crate::exec::{ExecOutcome, OnTimeout, Target, is_gone};
+use crate::langbot;
+use crate::metrics::Metrics;
+use crate::output_log::{LogEnd, Subscription};
+use crate::process::{self, Process};
+use crate::reaper;
+use crate::records::{Records, RecordsError};
+use crate::relay::Attachment;
+use crate::session::{Session, SessionOptions, SessionView, locked};
+use crate::streams::{CommandId, CommandView, Followed};
+use crate::table::Table;
+
+/// How often the end of running work is looked for during a shutdown.
+const SHUTDOWN_LOOKS: Duration = Duration::from_millis(20);
+
+type Result<T> = std::result::Result<T, RuntimeError>;
+
+/// A runtime. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) config: RuntimeConfig,
+    pub(crate) table: Table,
+    pub(crate) backends: Backends,
+    pub(crate) records: Records,
+    pub(crate) metrics: Metrics,
+    pub(crate) langbot: Mutex<LangbotConfig>,
+    shutting_down: AtomicBool,
+    /// Ends of sessions.
+    pub(crate) tasks: TaskTracker,
+    reaper_end: CancellationToken,
+}
+
+/// Why an operation has no result.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// The session is on its way out, or its box is; another may do.
+    SessionGone,
+    Failed(RuntimeError),
+}
+
+impl From<RuntimeError> for Lost {
+    fn from(error: RuntimeError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.reaper_end.cancel();
+    }
+}
+
+impl Runtime {
+    /// Takes the state directory and brings persistent sessions back to mind.
+    pub async fn open(config: RuntimeConfig, backends: Vec<Arc<dyn Backend>>) -> Result<Self> {
+        let state_dir = config.state_dir.clone();
+        let opened = tokio::task::spawn_blocking(move || {
+            let records = Records::open(&state_dir)?;
+            let kept = records.load();
+            Ok::<_, RecordsError>((records, kept))
+        });
+        let (records, kept) = opened
+            .await
+            .map_err(|error| {
+                RuntimeError::failed("opening the state directory", std::io::Error::other(error))
+            })?
+            .map_err(|error| {
+                // A caller may wait for the other one to end.
+                let kind = match error {
+                    RecordsError::InUse { .. } => std::io::ErrorKind::ResourceBusy,
+                    RecordsError::Unusable { .. } => std::io::ErrorKind::Other,
+                };
+                RuntimeError::failed("opening the state directory", std::io::Error::new(kind, error))
+            })?;
+        let inner = Arc::new(Inner {
+            table: Table::default(),
+            backends: Backends::new(backends),
+            records,
+            metrics: Metrics::new(),
+            langbot: Mutex::default(),
+            shutting_down: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
+            reaper_end: CancellationToken::new(),
+            config,
+        });
+        for record in kept {
+            inner.restore(&record);
+        }
+        let (weak, ttl) = (Arc::downgrade(&inner), inner.config.session_ttl);
+        inner.tasks.spawn(inner.reaper_end.clone().run_until_cancelled_owned(reaper::run(weak, ttl)));
+        Ok(Self { inner })
+    }
+
+    pub fn config(&self) -> &RuntimeConfig {
+        &self.inner.config
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        self.inner.refresh_gauges();
+        &self.inner.metrics
+    }
+
+    /// Takes LangBot's `box` section. Unknown keys are no error; the same again changes nothing.
+    pub fn init(&self, config: &serde_json::Value, source: &InitSource) -> Result<()> {
+        let sent = langbot::parse(config, source)?;
+        let mut known = locked(&self.inner.langbot);
+        let before = effective_choice(self.inner.config.backend.as_ref(), &known);
+        if sent.backend.is_some() {
+            known.backend = sent.backend;
+        }
+        if !sent.mount_roots.is_empty() {
+            if source.known {
+                known.mount_roots = sent.mount_roots;
+            } else {
+                tracing::warn!(
+                    "mount roots of a client that is not known are ignored; list them in [mounts] roots"
+                );
+            }
+        }
+        if effective_choice(self.inner.config.backend.as_ref(), &known) != before {
+            // Sessions keep the backend they are on; new ones take the new choice.
+            self.inner.backends.forget();
+        }
+        Ok(())
+    }
+
+    pub async fn backend_status(&self) -> BackendStatus {
+        let status = self.inner.backends.status(&self.inner.choice()).await;
+        if let Some(name) = &status.name {
+            self.inner.metrics.set_backend(name, status.available);
+        }
+        status
+    }
+
+    pub async fn status(&self) -> RuntimeStatus {
+        let backend = self.backend_status().await;
+        let sessions = self.sessions();
+        let processes: usize = self.inner.table.all().iter().map(|session| session.processes.running()).sum();
+        RuntimeStatus {
+            backend,
+            active_sessions: sessions.len() as u64,
+            managed_processes: processes as u64,
+            session_ttl_sec: self.inner.config.session_ttl.as_secs(),
+        }
+    }
+
+    /// The session of this specification, made when it is not there. The command is not looked at.
+    pub async fn create_session(&self, spec: &BoxSpec, options: SessionOptions) -> Result<SessionView> {
+        loop {
+            let session = self.inner.session_for(spec, &options).await?;
+            let _busy = session.use_now();
+            match self.inner.ensure_live(&session, Some(&spec.extra_mounts)).await {
+                Ok(_) => {}
+                Err(Lost::SessionGone) => continue,
+                Err(Lost::Failed(error)) => return Err(error),
+            }
+            drop(_busy);
+            if let Some(view) = session.view(self.inner.config.session_ttl) {
+                return Ok(view);
+            }
+        }
+    }
+
+    pub fn session(&self, id: &str) -> Result<SessionView> {
+        let view = self.inner.existing(id)?.view(self.inner.config.session_ttl);
+        view.ok_or_else(|| RuntimeError::SessionNotFound { session: id.to_owned() })
+    }
+
+    /// In order of creation.
+    pub fn sessions(&self) -> Vec<SessionView> {
+        let ttl = self.inner.config.session_ttl;
+        self.inner.table.all().iter().filter_map(|session| session.view(ttl)).collect()
+    }
+
+    /// Ends a session, whatever runs in it, and forgets its files.
+    pub async fn delete_session(&self, id: &str) -> Result<()> {
+        let session = self.inner.existing(id)?;
+        self.inner.close(session).await;
+        Ok(())
+    }
+
+    /// Runs `spec.cmd` by the box's shell, in a session that is made when it is not there.
+    pub async fn exec(&self, spec: &BoxSpec, on_timeout: OnTimeout) -> Result<ExecOutcome> {
+        if spec.cmd.trim().is_empty() {
+            return Err(RuntimeError::invalid("cmd", "must not be empty"));
+        }
+        let mut request = ExecRequest::shell(spec.cmd.clone())
+            .cwd(spec.workdir.clone())
+            .timeout(Duration::from_secs(spec.timeout_sec));
+        request.env = spec.env.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        self.inner.exec(Target::Spec(spec), &request, on_timeout).await
+    }
+
+    /// Runs a command in its turn, in a session that is there. A timeout ends the command alone.
+    pub async fn exec_in(&self, session: &str, request: ExecRequest) -> Result<ExecOutcome> {
+        self.inner.exec(Target::Existing(session), &request, OnTimeout::EndCommand).await
+    }
+
+    /// Starts a command whose output is followed. It waits for nobody, and goes on when nobody follows.
+    pub async fn start_command(&self, session: &str, request: ExecRequest) -> Result<CommandId> {
+        let session = self.inner.existing(session)?;
+        let limits = &self.inner.config.limits;
+        session.streams.check_room(limits.commands)?;
+        let _busy = session.use_now();
+        let pty = request.pty.is_some();
+        let execution = self.inner.start_in(&session, request).await?;
+        let (id, driver) = session.streams.add(pty, execution, limits.log_bytes);
+        let runtime = Arc::downgrade(&self.inner);
+        session.tasks.spawn(async move {
+            let end = driver.await;
+            let Some(runtime) = runtime.upgrade() else { return };
+            match end {
+                (LogEnd::Exit(exit), bytes) => runtime.metrics.command_ended(&exit, exit.usage.wall, bytes),
+                (LogEnd::Failed(_), _) => runtime.metrics.exec_failed(),
+            }
+        });
+        Ok(id)
+    }
+
+    pub fn commands(&self, session: &str) -> Result<Vec<CommandView>> {
+        let session = self.inner.existing(session)?;
+        Ok(session.streams.all().iter().map(|command| command.view()).collect())
+    }
+
+    pub fn command(&self, session: &str, command: &CommandId) -> Result<CommandView> {
+        self.followed(session, command).map(|command| command.view())
+    }
+
+    /// Events after the one with the id `after`; `None` from the oldest kept.
+    pub fn follow_command(
+        &self,
+        session: &str,
+        command: &CommandId,
+        after: Option<u64>,
+    ) -> Result<Subscription> {
+        self.followed(session, command).map(|command| command.follow(after))
+    }
+
+    /// Waits while the command does not read.
+    pub async fn write_command(&self, session: &str, command: &CommandId, data: Bytes) -> Result<()> {
+        let followed = self.followed(session, command)?;
+        if followed.write(data).await { Ok(()) } else { Err(not_running(session, command)) }
+    }
+
+    pub fn close_command_stdin(&self, session: &str, command: &CommandId) -> Result<()> {
+        self.followed(session, command).map(|command| command.close_stdin())
+    }
+
+    pub async fn control_command(
+        &self,
+        session: &str,
+        command: &CommandId,
+        control: ExecControl,
+    ) -> Result<()> {
+        let followed = self.followed(session, command)?;
+        if followed.control(control).await { Ok(()) } else { Err(not_running(session, command)) }
+    }
+
+    fn followed(&self, session: &str, command: &CommandId) -> Result<Arc<Followed>> {
+        let found = self.inner.existing(session)?.streams.get(command);
+        found.ok_or_else(|| RuntimeError::CommandNotFound {
+            session: session.to_owned(),
+            command: command.to_string(),
+        })
+    }
+
+    /// Starts a managed process; one of the same id is ended first.
+    pub async fn start_process(&self, session: &str, spec: &ProcessSpec) -> Result<ProcessInfo> {
+        let session = self.inner.existing(session)?;
+        let limits = &self.inner.config.limits;
+        let _busy = session.use_now();
+        let _order = session.processes.order.lock().await;
+        session.processes.check_room(&spec.process_id, limits.processes)?;
+        if let Some(old) = session.processes.get(&spec.process_id) {
+            old.stop().await;
+        }
+        let execution = self.inner.start_in(&session, process::request(spec)).await?;
+        let (process, driver) = Process::new(
+            session.id.to_string(),
+            spec.clone(),
+            execution,
+            limits.log_bytes,
+            Arc::clone(&session.clock),
+        );
+        session.tasks.spawn(driver);
+        let info = process.info();
+        session.processes.insert(spec.process_id.clone(), process, limits.exited_processes);
+        Ok(info)
+    }
+
+    pub fn process(&self, session: &str, process: &str) -> Result<ProcessInfo> {
+        self.managed(session, process).map(|process| process.info())
+    }
+
+    pub fn processes(&self, session: &str) -> Result<Vec<ProcessInfo>> {
+        Ok(self.inner.existing(session)?.processes.infos())
+    }
+
+    /// Ends the program and its children, and forgets the process. An ended one is only forgotten.
+    pub async fn stop_process(&self, session: &str, process: &str) -> Result<()> {
+        let managed = self.managed(session, process)?;
+        let session = self.inner.existing(session)?;
+        let _order = session.processes.order.lock().await;
+        managed.stop().await;
+        session.processes.remove(process);
+        session.clock.touch();
+        Ok(())
+    }
+
+    pub async fn signal_process(&self, session: &str, process: &str, signal: i32) -> Result<()> {
+        self.managed(session, process)?.signal(signal).await
+    }
+
+    /// What is kept of both streams, then what follows.
+    pub fn process_log(&self, session: &str, process: &str) -> Result<Subscription> {
+        self.managed(session, process).map(|process| process.log())
+    }
+
+    /// The exclusive line to a process. With `wait`, until whoever has it leaves; else a conflict at once.
+    pub async fn attach_process(&self, session: &str, process: &str, wait: bool) -> Result<Attachment> {
+        self.managed(session, process)?.attach(wait).await
+    }
+
+    fn managed(&self, session: &str, process: &str) -> Result<Arc<Process>> {
+        let found = self.inner.existing(session)?.processes.get(process);
+        found.ok_or_else(|| RuntimeError::ProcessNotFound {
+            session: session.to_owned(),
+            process: process.to_owned(),
+        })
+    }
+
+    /// Works on files of the box, with the identity of its commands.
+    pub async fn files(&self, session: &str, request: FileRequest) -> Result<FileReply> {
+        let session = self.inner.existing(session)?;
+        let _busy = session.use_now();
+        let live = self.inner.live_or_gone(&session).await?;
+        live.backend
+            .files(&session.id, request)
+            .await
+            .map_err(|error| if is_gone(&error) { self.inner.ended(&session, &error) } else { error.into() })
+    }
+
+    /// LangBot's `box_shutdown`: ends all but persistent sessions. The runtime goes on.
+    pub async fn end_sessions(&self) {
+        let ends = self.inner.table.all().into_iter().filter(|session| !session.spec.persistent);
+        futures_util::future::join_all(ends.map(|session| self.inner.close(session))).await;
+    }
+
+    /// Refuses new work, gives what runs `grace` to end, and ends the rest. Persistent sessions keep their files.
+    pub async fn shutdown(&self, grace: Duration) {
+        let inner = &self.inner;
+        inner.shutting_down.store(true, Ordering::Release);
+        inner.reaper_end.cancel();
+        let deadline = tokio::time::Instant::now() + grace;
+        while tokio::time::Instant::now() < deadline
+            && inner.table.all().iter().any(|session| session.has_commands())
+        {
+            tokio::time::sleep(SHUTDOWN_LOOKS).await;
+        }
+        let all = inner.table.all();
+        futures_util::future::join_all(all.into_iter().map(|session| inner.put_away(session))).await;
+        inner.tasks.close();
+        inner.tasks.wait().await;
+        for backend in inner.backends.all() {
+            backend.shutdown().await;
+        }
+    }
+}
+
+fn not_running(session: &str, command: &CommandId) -> RuntimeError {
+    RuntimeError::ProcessNotRunning { session: session.to_owned(), process: command.to_string() }
+}
+
+impl Inner {
+    pub(crate) fn choice(&self) -> BackendChoice {
+        effective_choice(self.config.backend.as_ref(), &locked(&self.langbot))
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.shutting_down.load(Ordering::Acquire) { Err(RuntimeError::ShuttingDown) } else { Ok(()) }
+    }
+
+    /// The open session of that id.
+    pub(crate) fn existing(&self, id: &str) -> Result<Arc<Session>> {
+        self.check_open()?;
+        self.table.get(id).ok_or_else(|| RuntimeError::SessionNotFound { session: id.to_owned() })
+    }
+
+    /// The session a specification means; one that is closing is waited for.
+    pub(crate) async fn session_for(&self, spec: &BoxSpec, options: &SessionOptions) -> Result<Arc<Session>> {
+        let id = SessionId::new(spec.session_id.clone())?;
+        loop {
+            self.check_open()?;
+            match self.table.get_or_insert(&id, spec, options, self.config.limits.sessions)? {
+                crate::table::Found::Open(session) => return Ok(session),
+                crate::table::Found::Closing(session) => session.closed().await,
+            }
+        }
+    }
+
+    pub(crate) fn refresh_gauges(&self) {
+        let sessions = self.table.all();
+        let processes = sessions.iter().map(|session| session.processes.running()).sum();
+        self.metrics.set_counts(self.table.len(), processes);
+    }
+}
