@@ -1,0 +1,69 @@
+//! What every face shares, and the one router they are assembled into.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
+use sandcrate_runtime::Runtime;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_http::timeout::RequestBodyTimeoutLayer;
+
+use crate::auth::{Admission, Face, Guard, admit};
+use crate::{Refusal, ServerConfig, operations, relay, rest, rpc};
+
+/// The state of the router. Clones share everything.
+#[derive(Debug, Clone)]
+pub struct App {
+    pub runtime: Runtime,
+    pub config: Arc<ServerConfig>,
+    /// Cancelled when we are told to stop: nothing new is taken, what runs may end.
+    pub shutdown: CancellationToken,
+    /// Cancelled when the time for that is over.
+    pub abort: CancellationToken,
+    /// Owns the tasks of upgraded connections and of RPC requests; `serve` waits for them.
+    pub tasks: TaskTracker,
+    pub(crate) admission: Arc<Admission>,
+    /// One permit per RPC request under way; see `ServerLimits::in_flight_total`.
+    pub(crate) in_flight: Arc<Semaphore>,
+}
+
+impl App {
+    pub fn new(runtime: Runtime, config: ServerConfig, shutdown: CancellationToken) -> Self {
+        let admission = Arc::new(Admission::new(&config));
+        let in_flight = Arc::new(Semaphore::new(config.limits.in_flight_total));
+        let abort = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        Self { runtime, config: Arc::new(config), shutdown, abort, tasks, admission, in_flight }
+    }
+
+    /// Every route, behind authentication. Requests need a [`crate::Connection`] extension, which `serve` sets.
+    pub fn router(&self) -> Router {
+        let guarded = |routes: Router<Self>, face| {
+            let guard = Guard { admission: self.admission.clone(), face };
+            routes.method_not_allowed_fallback(method_not_allowed).layer(from_fn_with_state(guard, admit))
+        };
+        let api = Router::new().merge(rest::routes()).merge(operations::metrics_route()).fallback(not_found);
+        Router::new()
+            .merge(guarded(rpc::routes(), Face::Rpc))
+            .merge(guarded(relay::routes(), Face::Relay))
+            .merge(guarded(api, Face::Api))
+            .merge(operations::open_routes())
+            .merge(rest::open_routes())
+            .layer(RequestBodyTimeoutLayer::new(self.config.limits.body_timeout))
+            .with_state(self.clone())
+    }
+}
+
+async fn not_found(uri: Uri) -> Refusal {
+    // A path is the peer's text; what we give back of it is cut.
+    let path: String = uri.path().chars().take(200).collect();
+    Refusal::new(StatusCode::NOT_FOUND, "not_found", format!("there is nothing at {path}"))
+}
+
+async fn method_not_allowed(method: Method) -> Refusal {
+    let message = format!("{method} is not served here");
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+}

@@ -1,0 +1,23 @@
+//! The faces of the runtime: action RPC over WebSocket and stdio, the process relay, REST, operations.
+//!
+//! Each face is thin: it admits a peer (`auth`), reads a request, asks the [`sandcrate_runtime::Runtime`], and
+//! presents the answer. [`serve`] runs everything that is reached by HTTP, [`serve_stdio`] the action RPC of a
+//! parent process. Nothing here names a concrete backend.
+
+mod app;
+mod auth;
+mod config;
+mod operations;
+mod refusal;
+mod relay;
+mod rest;
+mod rpc;
+mod serve;
+mod websocket;
+
+pub use app::App;
+pub use auth::{Cidr, Connection, Identity, Peer, Token};
+pub use config::{ConfigError, Legacy, ServerConfig, ServerLimits};
+pub use refusal::Refusal;
+pub use rpc::{StdioError, serve_stdio};
+pub use serve::{Listener, ServeError, serve, serve_app};

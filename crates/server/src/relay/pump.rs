@@ -1,0 +1,94 @@
+//! Moves lines between an attached process and its peer until either ends.
+//!
+//! Nothing is queued here: a line is taken from the process when the peer took the one before, and read from
+//! the peer when the process took the one before, so each side feels how slow the other is.
+
+use axum::extract::ws::WebSocket;
+use bytes::Bytes;
+use sandcrate_runtime::{Attachment, RelayEvent, RelayReader, RelayWriter};
+
+use crate::App;
+use crate::websocket::{self, Gone, Incoming, Receiver, Sender, code};
+
+/// Runs to the end of the process or of the peer's interest.
+pub(super) async fn run(socket: WebSocket, attachment: Attachment, app: &App, session: &str) {
+    let Attachment { mut reader, mut writer } = attachment;
+    let (mut sender, mut receiver) = websocket::split(socket, &app.config.limits);
+    let end = tokio::select! {
+        end = send_lines(&mut reader, &mut sender, app) => end,
+        end = take_lines(&mut receiver, &mut writer) => end,
+    };
+    // Free for the next one before the goodbyes.
+    drop((reader, writer));
+    let said = match end {
+        End::Gone => return,
+        End::TooLong => sender.close(code::TOO_BIG, "message is longer than 16 MiB").await,
+        End::Exited(exit_code) => sender.close(code::NORMAL, &reason(exit_code, app, session)).await,
+    };
+    if said.is_ok() {
+        receiver.drain().await;
+    }
+}
+
+enum End {
+    Gone,
+    TooLong,
+    Exited(Option<i32>),
+}
+
+fn reason(exit_code: Option<i32>, app: &App, session: &str) -> String {
+    match exit_code {
+        Some(code) => format!("exited with code {code}"),
+        None if app.runtime.session(session).is_ok() => "stopped".to_owned(),
+        None => "session deleted".to_owned(),
+    }
+}
+
+async fn send_lines(reader: &mut RelayReader, sender: &mut Sender, app: &App) -> End {
+    let mut pings = websocket::pings(&app.config.limits);
+    loop {
+        let sent = tokio::select! {
+            event = reader.next() => match event {
+                RelayEvent::Line(line) => sender.text(text(line)).await,
+                RelayEvent::Exited { exit_code } => return End::Exited(exit_code),
+            },
+            _ = pings.tick() => sender.ping().await,
+        };
+        if let Err(Gone) = sent {
+            return End::Gone;
+        }
+    }
+}
+
+async fn take_lines(receiver: &mut Receiver, writer: &mut RelayWriter) -> End {
+    // A process that closed its input, or ended, takes no more; its last lines are still on their way out.
+    let mut takes = true;
+    loop {
+        match receiver.next().await {
+            Incoming::Text(line) if takes => takes = writer.send_line(Bytes::from(line)).await.is_ok(),
+            Incoming::Text(_) | Incoming::Binary => {}
+            Incoming::TooLong => return End::TooLong,
+            Incoming::Gone => return End::Gone,
+        }
+    }
+}
+
+/// A frame carries text only, so what is not UTF-8 is replaced.
+fn text(line: Bytes) -> String {
+    match String::from_utf8(line.into()) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_text_whatever_they_hold() {
+        assert_eq!(text(Bytes::from_static(b"a\r")), "a\r");
+        assert_eq!(text(Bytes::from_static(b"a\xff")), "a\u{fffd}");
+        assert_eq!(text(Bytes::new()), "");
+    }
+}

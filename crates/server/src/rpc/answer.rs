@@ -1,0 +1,168 @@
+//! What actions answer, in the shapes and the key order of the wire, and how they fail.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+
+use sandcrate_protocol::rpc::{Response, SeqId};
+use sandcrate_protocol::{
+    BackendStatus, DEFAULT_PROCESS_ID, ErrorKind, ExecResult, InvalidSpec, ProcessInfo, RuntimeStatus,
+    SessionInfo, wire_message,
+};
+use sandcrate_runtime::{RuntimeError, SessionView};
+use serde::Serialize;
+
+/// The result of an action.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Answer {
+    Empty {},
+    Initialized { initialized: bool },
+    Backend(BackendStatus),
+    Status(RuntimeStatus),
+    Exec(ExecResult),
+    Session(Box<SessionAnswer>),
+    Sessions { sessions: Vec<SessionInfo> },
+    Deleted { deleted: String },
+    Process(Box<ProcessInfo>),
+    Stopped { stopped: String },
+}
+
+/// A session, with its processes where they are asked for and there are any.
+#[derive(Debug, Serialize)]
+pub(crate) struct SessionAnswer {
+    #[serde(flatten)]
+    info: SessionInfo,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    managed_processes: BTreeMap<String, ProcessInfo>,
+    /// The one called `default`, once more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    managed_process: Option<ProcessInfo>,
+}
+
+impl SessionAnswer {
+    pub(super) fn without_processes(view: SessionView) -> Self {
+        Self { info: view.info, managed_processes: BTreeMap::new(), managed_process: None }
+    }
+
+    pub(super) fn with_processes(view: SessionView) -> Self {
+        let managed_process =
+            view.processes.iter().find(|process| process.process_id == DEFAULT_PROCESS_ID).cloned();
+        let managed_processes =
+            view.processes.into_iter().map(|process| (process.process_id.clone(), process)).collect();
+        Self { info: view.info, managed_processes, managed_process }
+    }
+}
+
+/// Why an action gave no result.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ActionError {
+    #[error(transparent)]
+    Spec(#[from] InvalidSpec),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// Named as Python names it: hosts show it.
+    #[error("'{key}'")]
+    MissingKey { key: &'static str },
+    #[error("{problem}")]
+    Invalid { problem: String },
+}
+
+impl ActionError {
+    pub(super) fn invalid(problem: impl Into<String>) -> Self {
+        Self::Invalid { problem: problem.into() }
+    }
+
+    /// The text on the wire: a class name, then the whole chain.
+    pub(super) fn message(&self) -> String {
+        let kind = match self {
+            Self::MissingKey { .. } => return format!("KeyError: {self}"),
+            Self::Spec(error) => error.kind(),
+            Self::Runtime(error) => error.kind(),
+            Self::Invalid { .. } => ErrorKind::Validation,
+        };
+        wire_message(kind, &chain(self))
+    }
+}
+
+/// `a: b: c`. A cause that a message already ends with is not said twice.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The reply to a request.
+pub(super) fn reply(seq_id: SeqId, result: Result<Answer, ActionError>) -> Response<Answer> {
+    match result {
+        Ok(answer) => Response::success(seq_id, answer),
+        Err(error) => failure(seq_id, error.message()),
+    }
+}
+
+pub(super) fn failure(seq_id: SeqId, message: String) -> Response<Answer> {
+    Response { seq_id, code: 1, message, data: Answer::Empty {} }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use sandcrate_backend::BackendError;
+
+    use super::*;
+
+    fn message(error: RuntimeError) -> String {
+        ActionError::from(error).message()
+    }
+
+    #[test]
+    fn failures_have_the_class_and_the_words_of_the_reference() {
+        let session = || "s".to_owned();
+        assert_eq!(
+            message(RuntimeError::SessionNotFound { session: session() }),
+            "BoxSessionNotFoundError: session s not found"
+        );
+        assert_eq!(
+            message(RuntimeError::ProcessNotFound { session: session(), process: "p".to_owned() }),
+            "BoxManagedProcessNotFoundError: session s has no managed process with process_id=p"
+        );
+        assert_eq!(ActionError::MissingKey { key: "session_id" }.message(), "KeyError: 'session_id'");
+        assert_eq!(
+            ActionError::invalid("cmd must not be empty").message(),
+            "BoxValidationError: cmd must not be empty"
+        );
+    }
+
+    #[test]
+    fn the_whole_chain_is_told_once() {
+        let source = io::Error::new(io::ErrorKind::StorageFull, "no space left");
+        let failed = RuntimeError::Failed { step: "writing the record".to_owned(), source: Arc::new(source) };
+        assert_eq!(message(failed), "BoxError: writing the record failed: no space left");
+        let backend = BackendError::failed("starting init", io::Error::other("EPERM"));
+        let text = message(RuntimeError::from(backend));
+        assert!(text.starts_with("BoxError: ") && text.contains(": EPERM"), "{text}");
+    }
+
+    #[test]
+    fn success_and_failure_have_the_five_keys() {
+        let done = reply(SeqId::from(3), Ok(Answer::Deleted { deleted: "s".to_owned() }));
+        assert_eq!(
+            done.encode(),
+            r#"{"seq_id": 3, "code": 0, "message": "success", "data": {"deleted": "s"}, "chunk_status": "continue"}"#
+        );
+        let failed = reply(SeqId::from(4), Err(ActionError::MissingKey { key: "spec" }));
+        assert_eq!(
+            failed.encode(),
+            r#"{"seq_id": 4, "code": 1, "message": "KeyError: 'spec'", "data": {}, "chunk_status": "continue"}"#
+        );
+    }
+}

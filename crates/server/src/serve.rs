@@ -1,0 +1,222 @@
+//! Listens, and gives each connection to the router: our own accept loop, so that heads are read against the
+//! clock, open connections are bounded, and an end leaves nothing behind.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use sandcrate_runtime::Runtime;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::{App, ConfigError, Connection, Legacy, Peer, ServerConfig};
+
+/// A bound socket.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    #[error("the server's configuration is not usable")]
+    Config(#[from] ConfigError),
+    #[error(
+        "{address} can be reached from other machines: set `token`, list networks in `legacy`, \
+         or pass --insecure-no-auth"
+    )]
+    Unprotected { address: SocketAddr },
+    #[error("the address of a listener cannot be told")]
+    Address(#[source] io::Error),
+}
+
+/// Connection heads are small; more than this is not a client of ours.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// After commands had their grace, answers and goodbyes get this long.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Serves every face on these listeners until `shutdown`, then ends the runtime too.
+pub async fn serve(
+    listeners: Vec<Listener>,
+    runtime: Runtime,
+    config: ServerConfig,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    serve_app(listeners, App::new(runtime, config, shutdown)).await
+}
+
+/// The same, for an [`App`] that is shared with [`crate::serve_stdio`].
+pub async fn serve_app(listeners: Vec<Listener>, app: App) -> Result<(), ServeError> {
+    app.config.validate()?;
+    for listener in &listeners {
+        check_address(listener, &app.config)?;
+    }
+    let router = app.router();
+    let places = Arc::new(Semaphore::new(app.config.limits.max_connections));
+    for listener in listeners {
+        app.tasks.spawn(accept_loop(listener, router.clone(), app.clone(), places.clone()));
+    }
+    app.shutdown.cancelled().await;
+    app.tasks.close();
+    let grace = app.config.shutdown_grace;
+    let drained = tokio::time::timeout(grace + GOODBYE, app.tasks.wait());
+    let ((), drained) = tokio::join!(app.runtime.shutdown(grace), drained);
+    app.abort.cancel();
+    if drained.is_err() && tokio::time::timeout(GOODBYE, app.tasks.wait()).await.is_err() {
+        tracing::warn!(tasks = app.tasks.len(), "connections left behind at the end");
+    }
+    Ok(())
+}
+
+/// An address that other machines reach needs somebody to be asked for something.
+fn check_address(listener: &Listener, config: &ServerConfig) -> Result<(), ServeError> {
+    let Listener::Tcp(listener) = listener else { return Ok(()) };
+    let address = listener.local_addr().map_err(ServeError::Address)?;
+    let protected = config.token.is_some()
+        || config.insecure_no_auth
+        || matches!(config.legacy(), Legacy::Cidrs(_))
+        || address.ip().to_canonical().is_loopback();
+    if protected { Ok(()) } else { Err(ServeError::Unprotected { address }) }
+}
+
+async fn accept_loop(listener: Listener, router: Router, app: App, places: Arc<Semaphore>) {
+    loop {
+        let accepted = tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, or the peer is gone already; either passes by itself.
+                tracing::warn!(error = &error as &dyn std::error::Error, "connection not accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        // One connection waits here for a place; more wait in the kernel's backlog, which is bounded too.
+        let place = tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            place = places.clone().acquire_owned() => place,
+        };
+        let Ok(place) = place else { return };
+        let stream = Placed { stream, _place: place };
+        app.tasks.spawn(serve_connection(stream, peer, router.clone(), app.clone()));
+    }
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, remote) = listener.accept().await?;
+                // Replies are whole messages: waiting for more to send only adds delay.
+                stream.set_nodelay(true)?;
+                let local = stream.local_addr()?;
+                Ok((Box::new(stream), Peer::Tcp { local, remote }))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = stream.peer_cred()?;
+                let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+                Ok((Box::new(stream), Peer::Unix { uid: peer.uid(), pid }))
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: Placed, peer: Peer, router: Router, app: App) {
+    let connection = Arc::new(Connection::new(peer));
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(connection.clone());
+        let answer = router.clone().oneshot(request);
+        async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(app.config.limits.header_timeout)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut serving = pin!(serving);
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = app.abort.cancelled() => return,
+        () = app.shutdown.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = serving.as_mut() => ended,
+                () = app.abort.cancelled() => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, error = &error as &dyn std::error::Error, "connection ended");
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection together with its place among `max_connections`, which it keeps through an upgrade.
+struct Placed {
+    stream: Box<dyn Stream>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl AsyncRead for Placed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Placed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
