@@ -1,4 +1,4 @@
-# The doors of the project: `make run`, `make test`, `make check`, `make bench`.
+# The doors of the project: `make run`, `make demo`, `make test`, `make check`, `make bench`.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -6,10 +6,15 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: run test test-unprivileged test-vm check bench packages
+.PHONY: run demo test test-langbot test-unprivileged test-vm check bench packages
+
+## Builds, then serves boxes on loopback and prints a first command to paste into another terminal.
+run:
+	$(CARGO) build --release -p sandcrate
+	SANDCRATE_HINT=1 exec $(TARGET)/release/sandcrate serve
 
 ## Builds, then shows a box at work: isolation, limits, timing.
-run:
+demo:
 	$(CARGO) build --release -p sandcrate
 	tools/demo.sh $(TARGET)/release/sandcrate
 
@@ -17,8 +22,14 @@ run:
 test: packages
 	export SANDCRATE_TEST_REQUIRE="$${SANDCRATE_TEST_REQUIRE-$$(tools/test-features.sh)}"
 	$(CARGO) test --workspace --no-fail-fast
+	$(MAKE) --no-print-directory test-langbot
 	$(MAKE) --no-print-directory test-unprivileged
 	$(MAKE) --no-print-directory test-vm
+
+## LangBot's own Box client and host, unmodified, against our server.
+test-langbot:
+	$(CARGO) build -p sandcrate
+	tests/langbot/run.sh $(TARGET)/debug/sandcrate
 
 ## What needs no root, as an ordinary user.
 test-unprivileged:

@@ -9,12 +9,15 @@ use std::process::ExitCode;
 use clap::error::ErrorKind as ClapKind;
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::client::ClientVerb;
+use crate::config::ConfigVerb;
 use crate::doctor::DoctorArgs;
 use crate::failure::{self, Failure};
 use crate::output;
 use crate::run::RunArgs;
+use crate::serve::{BoxArgs, ServeArgs};
 
-/// Run untrusted commands in a sandbox: no container engine, no virtual machine, no daemon.
+/// Run untrusted commands in a sandbox: no container engine, no virtual machine.
 #[derive(Debug, Parser)]
 #[command(name = "sandcrate", version, propagate_version = false, max_term_width = 100)]
 #[command(after_help = "\
@@ -23,11 +26,19 @@ Examples:
   sandcrate run -v .:/workspace -- make test      work on the current directory
   sandcrate run -it -- bash                       look around inside
   sandcrate doctor                                what this machine can enforce, and what to fix
+  sandcrate serve                                 a server for boxes that last, and for their clients
+  sandcrate exec demo -- echo hello               a command in a session of it
 
 Environment:
+  SANDCRATE_URL         the server of clients, http://HOST:PORT or unix:/PATH
+                        [the socket in the state directory, or http://127.0.0.1:5410]
+  SANDCRATE_TOKEN       its token; SANDCRATE_TOKEN_FILE names a file with it
   SANDCRATE_STATE_DIR   where private storage of boxes lives
                         [/var/lib/sandcrate for root, $XDG_STATE_HOME/sandcrate for others]
-  SANDCRATE_LOG         what is logged to stderr, such as `debug` or `sandcrate_jail=trace` [error]
+  SANDCRATE_CONFIG      the configuration file of a server [./sandcrate.toml, then
+                        /etc/sandcrate/sandcrate.toml]; SANDCRATE__SECTION__KEY sets one of its keys
+  SANDCRATE_LOG         what is logged to stderr, such as `debug` or `sandcrate_jail=trace`
+                        [error; info for a server]
   NO_COLOR              no colours, also on a terminal")]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -40,6 +51,15 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Say what this machine can enforce, and how to fix what it cannot
     Doctor(DoctorArgs),
+    /// Serve boxes over REST, LangBot's RPC and WebSockets
+    Serve(ServeArgs),
+    /// Stand in for LangBot's Box runtime, with its options
+    Box(BoxArgs),
+    /// Look at the configuration of a server
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    #[command(flatten)]
+    Client(ClientVerb),
     /// Print the completion script for a shell
     #[command(after_help = "\
 Examples:

@@ -3,12 +3,15 @@
 //! The order in `main` is fixed: hidden roles are taken before any thread, log or argument parser exists.
 
 mod args;
+mod client;
+mod config;
 mod doctor;
 mod failure;
 mod manual;
 mod native;
 mod output;
 mod run;
+mod serve;
 mod settings;
 mod toolchain;
 mod units;
@@ -20,14 +23,21 @@ fn main() -> ExitCode {
     if let Some(code) = doctor::attack::dispatch_role() {
         return code;
     }
-    settings::start_logging();
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    // A server's log is part of its configuration.
+    if !matches!(cli.command, args::Verb::Serve(_) | args::Verb::Box(_)) {
+        settings::start_logging();
+    }
     match cli.command {
         args::Verb::Run(run) => run::main(*run),
         args::Verb::Doctor(doctor) => doctor::main(&doctor),
+        args::Verb::Serve(args) => serve::serve(args),
+        args::Verb::Box(args) => serve::boxed(&args),
+        args::Verb::Config(verb) => config::main(verb),
+        args::Verb::Client(verb) => client::main(verb),
         args::Verb::Completions { shell } => manual::completions(shell),
         args::Verb::Man => manual::man(),
     }

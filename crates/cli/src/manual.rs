@@ -31,18 +31,29 @@ fn render(page: &mut Vec<u8>) -> io::Result<()> {
     man.render_synopsis_section(page)?;
     man.render_options_section(page)?;
     examples(page, "SH", &root)?;
-    for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
-        writeln!(page, ".SH \"SANDCRATE {}\"", verb.get_name().to_uppercase())?;
-        writeln!(page, "{}.", verb.get_about().map(ToString::to_string).unwrap_or_default())?;
-        let man = Man::new(verb.clone());
-        let mut body = Vec::new();
-        man.render_synopsis_section(&mut body)?;
-        man.render_options_section(&mut body)?;
-        // One section per subcommand: its own sections become subsections.
-        page.extend(String::from_utf8_lossy(&body).replace(".SH ", ".SS ").bytes());
-        examples(page, "SS", verb)?;
+    for verb in shown(&root) {
+        section(page, verb.get_name(), verb)?;
+        for below in shown(verb) {
+            section(page, &format!("{} {}", verb.get_name(), below.get_name()), below)?;
+        }
     }
     Ok(())
+}
+
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+}
+
+fn section(page: &mut Vec<u8>, name: &str, verb: &Command) -> io::Result<()> {
+    writeln!(page, ".SH \"SANDCRATE {}\"", name.to_uppercase())?;
+    writeln!(page, "{}.", verb.get_about().map(ToString::to_string).unwrap_or_default())?;
+    let man = Man::new(verb.clone());
+    let mut body = Vec::new();
+    man.render_synopsis_section(&mut body)?;
+    man.render_options_section(&mut body)?;
+    // One section per subcommand: its own sections become subsections.
+    page.extend(String::from_utf8_lossy(&body).replace(".SH ", ".SS ").bytes());
+    examples(page, "SS", verb)
 }
 
 /// The text after the help, line by line as it stands there.

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 type Variables = Vec<(String, String)>;
 
 /// All variables in the order of precedence: files first, then flags.
-pub(super) fn variables(
+pub(crate) fn variables(
     flags: &[OsString],
     files: &[PathBuf],
     inherited: impl Fn(&str) -> Option<OsString>,

@@ -5,15 +5,15 @@
 
 mod args;
 pub(crate) mod environment;
-mod notices;
+pub(crate) mod notices;
 mod plan;
 pub(crate) mod report;
 mod session;
-mod signals;
-mod streams;
+pub(crate) mod signals;
+pub(crate) mod streams;
 mod strictness;
-mod terminal;
-mod volume;
+pub(crate) mod terminal;
+pub(crate) mod volume;
 
 use std::process::ExitCode;
 

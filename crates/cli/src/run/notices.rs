@@ -24,7 +24,7 @@ pub(super) fn after(exit: &ExecExit, timeout: Option<Duration>) -> Vec<String> {
     lines
 }
 
-fn limit(hit: &LimitHit) -> String {
+pub(crate) fn limit(hit: &LimitHit) -> String {
     match hit {
         LimitHit::Memory { oom_kills, limit_bytes, tmpfs_bytes } => {
             let killed = count(*oom_kills, "process killed", "processes killed");

@@ -14,7 +14,7 @@ use crate::output::BROKEN_PIPE_EXIT_CODE;
 use crate::toolchain::ToolRoot;
 
 /// The exit code of a command that ran into its time limit, as coreutils' `timeout` has it.
-const TIMEOUT_EXIT_CODE: u8 = 124;
+pub(crate) const TIMEOUT_EXIT_CODE: u8 = 124;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -192,7 +192,7 @@ fn status(ending: &Ending) -> Status {
 
 /// Text for people, and the exact bytes where they are no text. A character that our cut went through is left
 /// out.
-fn text(kept: &Kept) -> (String, Option<String>) {
+pub(crate) fn text(kept: &Kept) -> (String, Option<String>) {
     match std::str::from_utf8(&kept.data) {
         Ok(text) => (text.to_owned(), None),
         Err(error) if kept.is_cut() && error.error_len().is_none() => {

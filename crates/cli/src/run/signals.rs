@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     /// Ctrl-C: ends the box, or goes to the program on its terminal.
     Interrupt,
     /// End the box; the number decides the exit code.
@@ -15,13 +15,13 @@ pub(super) enum Asked {
     Resize,
 }
 
-pub(super) const SIGHUP: i32 = 1;
-pub(super) const SIGINT: i32 = 2;
-pub(super) const SIGQUIT: i32 = 3;
-pub(super) const SIGTERM: i32 = 15;
+pub(crate) const SIGHUP: i32 = 1;
+pub(crate) const SIGINT: i32 = 2;
+pub(crate) const SIGQUIT: i32 = 3;
+pub(crate) const SIGTERM: i32 = 15;
 
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
     hangup: Option<Signal>,
@@ -31,7 +31,7 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Takes all but those that whoever started us had ignored: `nohup`, or a shell's background job.
-    pub(super) fn install() -> io::Result<Self> {
+    pub(crate) fn install() -> io::Result<Self> {
         let ignored = ignored();
         let take = |kind: SignalKind| {
             let is_ignored = ignored >> (kind.as_raw_value() - 1) & 1 == 1;
@@ -47,7 +47,7 @@ impl Signals {
     }
 
     /// The next one of any kind. Safe to cancel.
-    pub(super) async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> Asked {
         tokio::select! {
             () = received(&mut self.interrupt) => Asked::Interrupt,
             () = received(&mut self.terminate) => Asked::End(SIGTERM),
@@ -58,7 +58,7 @@ impl Signals {
     }
 
     /// The next one that ends us while no program is there to take Ctrl-C. Safe to cancel.
-    pub(super) async fn ending(&mut self) -> i32 {
+    pub(crate) async fn ending(&mut self) -> i32 {
         loop {
             match self.next().await {
                 Asked::Interrupt => return SIGINT,

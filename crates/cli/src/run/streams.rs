@@ -10,38 +10,38 @@ use sandcrate_backend::{BackendError, ExecEvent, ExecExit, Execution, Stream};
 use tokio::sync::mpsc;
 
 /// What of each stream is kept for the document; more is counted.
-pub(super) const KEEP_BYTES: usize = 1 << 20;
+pub(crate) const KEEP_BYTES: usize = 1 << 20;
 
 /// One stream of the command.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) data: Vec<u8>,
+pub(crate) struct Kept {
+    pub(crate) data: Vec<u8>,
     /// All bytes of the stream, kept or not.
-    pub(super) seen: u64,
+    pub(crate) seen: u64,
 }
 
 impl Kept {
-    fn push(&mut self, data: &[u8]) {
+    pub(crate) fn push(&mut self, data: &[u8]) {
         self.seen += data.len() as u64;
         let room = KEEP_BYTES - self.data.len();
         self.data.extend_from_slice(&data[..data.len().min(room)]);
     }
 
-    pub(super) fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.seen > self.data.len() as u64
     }
 }
 
 /// Where output goes.
 #[derive(Debug)]
-pub(super) enum Sink {
+pub(crate) enum Sink {
     Live,
     Keep { stdout: Kept, stderr: Kept },
 }
 
 /// How the stream of events ended.
 #[derive(Debug)]
-pub(super) enum Drained {
+pub(crate) enum Drained {
     Exit(ExecExit),
     /// Nobody reads our output any more.
     BrokenPipe,
@@ -77,7 +77,7 @@ pub(super) async fn drain(execution: &mut Execution, sink: &mut Sink) -> anyhow:
     Err(BackendError::failed("waiting for the command", io::ErrorKind::UnexpectedEof.into()).into())
 }
 
-fn write(stream: Stream, data: &[u8]) -> io::Result<()> {
+pub(crate) fn write(stream: Stream, data: &[u8]) -> io::Result<()> {
     match stream {
         Stream::Stdout => write_all(io::stdout().lock(), data),
         Stream::Stderr => write_all(io::stderr().lock(), data),
@@ -102,7 +102,7 @@ fn write_all(mut out: impl Write + std::os::fd::AsFd, mut data: &[u8]) -> io::Re
 
 /// What follows our standard input when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AtEnd {
+pub(crate) enum AtEnd {
     /// The command's standard input is closed.
     Close,
     /// The command sees the terminal's end-of-file key: a terminal has no other end.
@@ -110,7 +110,7 @@ pub(super) enum AtEnd {
 }
 
 /// Copies our standard input to the command, on a thread that ends with the process.
-pub(super) fn feed(stdin: mpsc::Sender<Bytes>, at_end: AtEnd) -> io::Result<()> {
+pub(crate) fn feed(stdin: mpsc::Sender<Bytes>, at_end: AtEnd) -> io::Result<()> {
     let reader = move || {
         let mut ours = io::stdin().lock();
         let mut buffer = vec![0; 64 << 10];

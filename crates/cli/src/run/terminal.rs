@@ -13,7 +13,7 @@ use sandcrate_backend::PtySize;
 static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// The size of the terminal on stdout or stdin; 80 by 24 without one.
-pub(super) fn size() -> PtySize {
+pub(crate) fn size() -> PtySize {
     let found = termios::tcgetwinsize(io::stdout()).or_else(|_| termios::tcgetwinsize(io::stdin()));
     match found {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => PtySize { rows: size.ws_row, cols: size.ws_col },
@@ -23,11 +23,11 @@ pub(super) fn size() -> PtySize {
 
 /// Raw mode as long as it lives.
 #[derive(Debug)]
-pub(super) struct RawTerminal(());
+pub(crate) struct RawTerminal(());
 
 impl RawTerminal {
     /// Makes the terminal on stdin raw; `None` when stdin is none.
-    pub(super) fn enter() -> io::Result<Option<Self>> {
+    pub(crate) fn enter() -> io::Result<Option<Self>> {
         if !io::stdin().is_terminal() {
             return Ok(None);
         }

@@ -19,6 +19,23 @@ pub(super) fn mount(flag: &OsStr, cwd: &Path, own_state: &[PathBuf]) -> anyhow::
     Ok(Mount::new(source, target, access))
 }
 
+/// Source, target and mode as a server is asked for them. The source is the server's to check: it may be
+/// another user's, or one that only the server sees.
+pub(crate) fn request(flag: &OsStr, cwd: &Path) -> anyhow::Result<(String, String, &'static str)> {
+    let (source, target, access) = split(flag)?;
+    let target = check_target(target).with_context(|| format!("--volume {}", flag.display()))?;
+    let source = cwd.join(source);
+    // Without `.` and links where we can see it, as it stands where we cannot.
+    let source = source.canonicalize().unwrap_or(source);
+    let problem = || Failure::invalid(format!("--volume {}: the source must be UTF-8", flag.display()));
+    let source = source.into_os_string().into_string().map_err(|_| problem())?;
+    let mode = match access {
+        MountAccess::ReadOnly => "ro",
+        MountAccess::ReadWrite => "rw",
+    };
+    Ok((source, target, mode))
+}
+
 /// The source without links, when it is there and allowed.
 pub(super) fn source_of(path: &Path, own_state: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let canonical = path.canonicalize().map_err(|error| {

@@ -8,7 +8,7 @@ use crate::driver::{Running, StateDir, run_shell, sandcrate, until};
 use crate::skip::{Feature, skip_without};
 
 /// Processes of the host whose arguments hold `token`, the box's own shell aside from us.
-fn processes_with(token: &str) -> Vec<u32> {
+pub(crate) fn processes_with(token: &str) -> Vec<u32> {
     let names = std::fs::read_dir("/proc").unwrap().flatten();
     names
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -20,7 +20,7 @@ fn processes_with(token: &str) -> Vec<u32> {
 }
 
 /// Directories of the cgroups that a process is in, beyond those that we are in ourselves.
-fn cgroups_of(pid: u32) -> Vec<PathBuf> {
+pub(crate) fn cgroups_of(pid: u32) -> Vec<PathBuf> {
     let table = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let ours = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
@@ -56,7 +56,7 @@ fn sleeping_box(token: &str) -> Running {
 }
 
 /// An argument of `sleep` that no other test uses: more than an hour, told apart by its digits.
-fn token(number: u32) -> String {
+pub(crate) fn token(number: u32) -> String {
     format!("{}.{}", 5000 + number, std::process::id())
 }
 

@@ -83,6 +83,10 @@ pub(crate) fn sandcrate<S: AsRef<OsStr>>(args: &[S]) -> Call {
         .args(args)
         .env("SANDCRATE_STATE_DIR", state.path())
         .env_remove("SANDCRATE_LOG")
+        .env_remove("SANDCRATE_CONFIG")
+        .env_remove("SANDCRATE_TOKEN")
+        .env_remove("LANGBOT_BOX_CONTROL_TOKEN")
+        .env_remove("LANGBOT_BOX_CONFIG")
         .env_remove("NO_COLOR");
     Call { command, state, input: Vec::new() }
 }

@@ -49,6 +49,32 @@ fn help_and_manual_name_every_flag() {
 }
 
 #[test]
+fn help_and_manual_have_the_verbs_below_verbs() {
+    let man = text_of(&["man"]).replace("\\-", "-");
+    for (verb, flags) in [
+        (&["session", "create"][..], &["--persistent", "--label", "--ttl"][..]),
+        (&["session", "ls"], &["--label", "--url"]),
+        (&["exec"], &["--no-create", "--detach", "--token-file"]),
+        (&["cp"], &["--quiet"]),
+        (&["logs"], &["--follow", "--tail"]),
+        (&["serve"], &["--listen", "--config", "--state-dir", "--token-file", "--log-format"]),
+        (&["box"], &["--host", "--stdio-control", "--ws-control-port"]),
+        (&["config", "show"], &["--config", "--output"]),
+    ] {
+        let help = text_of(&[verb, &["--help"]].concat());
+        assert!(help.contains("Examples:"), "{verb:?}: {help}");
+        for flag in flags {
+            assert!(help.contains(flag) && man.contains(flag), "{flag} of {verb:?} is missing");
+        }
+        assert!(
+            man.contains(&format!("SANDCRATE {}", verb.join(" ").to_uppercase())),
+            "{verb:?} has no section"
+        );
+    }
+    assert!(!man.contains("--token "), "a token is never an argument");
+}
+
+#[test]
 fn completions_generate_for_every_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let script = text_of(&["completions", shell]);

@@ -2,16 +2,26 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod boxed;
 mod cleanup;
+mod client;
+mod client_copy;
+mod client_exec;
+mod client_process;
+mod client_session;
+mod config;
 mod doctor;
 mod driver;
 mod errors;
 mod help;
 mod layers;
 mod limits;
+mod load;
 mod mounts;
 mod programs;
 mod run;
+mod serve;
+mod server;
 mod signals;
 mod sizes;
 mod skip;

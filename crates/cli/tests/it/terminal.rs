@@ -9,18 +9,22 @@ use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use crate::driver::{Running, read_until, sandcrate, until};
+use crate::driver::{Call, Running, read_until, sandcrate, until};
 use crate::skip::{Feature, skip_without};
 
 /// A terminal of ours, with `sandcrate` on it.
-struct Terminal {
-    master: File,
+pub(crate) struct Terminal {
+    pub(crate) master: File,
     slave: OwnedFd,
-    running: Running,
+    pub(crate) running: Running,
 }
 
 impl Terminal {
     fn start(args: &[&str]) -> Self {
+        Self::start_call(sandcrate(args))
+    }
+
+    pub(crate) fn start_call(call: Call) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -29,25 +33,25 @@ impl Terminal {
             OwnedFd::from(File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap());
         let stdio = || Stdio::from(slave.try_clone().unwrap());
         resize(&master, 33, 77);
-        let running = sandcrate(args).env("TERM", "vt100").start_on(stdio(), stdio(), stdio());
+        let running = call.env("TERM", "vt100").start_on(stdio(), stdio(), stdio());
         Self { master: File::from(master), slave, running }
     }
 
     #[track_caller]
-    fn expect(&mut self, text: &str) -> String {
+    pub(crate) fn expect(&mut self, text: &str) -> String {
         read_until(&mut self.master, text)
     }
 
-    fn keys(&mut self, keys: &str) {
+    pub(crate) fn keys(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn is_raw(&self) -> bool {
+    pub(crate) fn is_raw(&self) -> bool {
         !tcgetattr(&self.slave).unwrap().local_modes.contains(LocalModes::ICANON)
     }
 }
 
-fn resize(terminal: impl AsFd, rows: u16, cols: u16) {
+pub(crate) fn resize(terminal: impl AsFd, rows: u16, cols: u16) {
     tcsetwinsize(terminal, Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
 }
 

@@ -1,0 +1,155 @@
+//! Every setting, typed, with its default. What a key means to people is in `docs/reference/config.md`.
+
+use std::path::PathBuf;
+
+use sandcrate_runtime::{BackendChoice, HostNetwork, RuntimeConfig, RuntimeLimits};
+use sandcrate_server::{Legacy, ServerConfig, ServerLimits};
+use serde::{Deserialize, Serialize};
+
+use super::listen::Listen;
+
+/// The whole of `sandcrate.toml`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    pub(crate) server: Server,
+    pub(crate) runtime: Runtime,
+    pub(crate) limits: RuntimeLimits,
+    pub(crate) mounts: Mounts,
+    pub(crate) network: Network,
+    pub(crate) native: Native,
+    pub(crate) log: Log,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Server {
+    /// `None`: what the verb's own default is.
+    pub(crate) listen: Option<Vec<Listen>>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) legacy: Option<Legacy>,
+    pub(crate) allow_uids: Vec<u32>,
+    pub(crate) insecure_no_auth: bool,
+    pub(crate) shutdown_grace_ms: u64,
+    pub(crate) limits: ServerLimits,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        let faces = ServerConfig::default();
+        Self {
+            listen: None,
+            token_file: None,
+            legacy: None,
+            allow_uids: faces.allow_uids,
+            insecure_no_auth: faces.insecure_no_auth,
+            shutdown_grace_ms: u64::try_from(faces.shutdown_grace.as_millis()).unwrap_or(u64::MAX),
+            limits: faces.limits,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Runtime {
+    /// `None`: that of the user, and a directory of its own in it for `box`.
+    pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) session_ttl_sec: u64,
+    /// `None` leaves the choice to LangBot's configuration.
+    pub(crate) backend: Option<BackendChoice>,
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self { state_dir: None, session_ttl_sec: RuntimeConfig::DEFAULT_TTL.as_secs(), backend: None }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Mounts {
+    /// `None` leaves them to a known client's LangBot configuration.
+    pub(crate) roots: Option<Vec<PathBuf>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Network {
+    pub(crate) host: HostNetwork,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Native {
+    pub(crate) pool: usize,
+    pub(crate) cgroup_parent: Option<String>,
+}
+
+impl Default for Native {
+    fn default() -> Self {
+        // Four boxes cover the usual burst of one agent, and cost about 2 MiB.
+        Self { pool: 4, cgroup_parent: None }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Log {
+    pub(crate) format: LogFormat,
+    pub(crate) filter: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".to_owned() }
+    }
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// Lines for people
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
+pub(crate) const KEYS: [(&str, &str); 29] = [
+    ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
+    ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
+    ("server.legacy", r#""off", "loopback", or a list of networks such as ["172.16.0.0/12"]"#),
+    ("server.allow_uids", "a list of user ids such as [1000, 1001]"),
+    ("server.insecure_no_auth", "true or false"),
+    ("server.shutdown_grace_ms", "milliseconds, such as 10000"),
+    ("server.limits.max_connections", "a number of at least 1"),
+    ("server.limits.in_flight_per_connection", "a number of at least 1"),
+    ("server.limits.in_flight_total", "a number of at least 1"),
+    ("server.limits.header_timeout_ms", "milliseconds, at least 10"),
+    ("server.limits.body_timeout_ms", "milliseconds, at least 10"),
+    ("server.limits.ping_interval_ms", "milliseconds, at least 10"),
+    ("server.limits.write_timeout_ms", "milliseconds, at least 10"),
+    ("runtime.state_dir", r#"an absolute path such as "/var/lib/sandcrate""#),
+    ("runtime.session_ttl_sec", "seconds, at least 1, such as 300"),
+    ("runtime.backend", r#""auto", "local" or "native""#),
+    ("limits.sessions", "a number of at least 1"),
+    ("limits.processes", "a number of at least 1"),
+    ("limits.exited_processes", "a number"),
+    ("limits.commands", "a number of at least 1"),
+    ("limits.queued_commands", "a number of at least 1"),
+    ("limits.output_bytes", "bytes, at least 1024, such as 1048576"),
+    ("limits.log_bytes", "bytes, at least 1024, such as 1048576"),
+    ("mounts.roots", r#"a list of absolute paths such as ["/srv/langbot/data/box"]"#),
+    ("network.host", r#""deny" or "allow""#),
+    ("native.pool", "a number from 0 to 64, such as 4"),
+    ("native.cgroup_parent", r#"the name of a cgroup that exists, such as "sandcrate.slice""#),
+    ("log.format", r#""text" or "json""#),
+    ("log.filter", r#"a level such as "info", or "info,sandcrate_server=debug""#),
+];
+
+/// What a key takes.
+pub(crate) fn form_of(key: &str) -> Option<&'static str> {
+    KEYS.iter().find(|(known, _)| *known == key).map(|(_, form)| *form)
+}
