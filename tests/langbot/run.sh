@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Proves the wire with LangBot's own code: its Box client 0.4.2 and its host 4.10.1, unmodified, against our server.
+#
+#   run.sh BIN [pytest arguments]
+#
+# The virtual environments are made once and kept in $SANDCRATE_VENVS (target/langbot-venvs), named by the hash of
+# the list of versions that made them. Nothing but the package registry is asked for anything.
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+[[ $# -ge 1 ]] || { echo "usage: run.sh BIN [pytest arguments]" >&2; exit 2; }
+SANDCRATE_BIN=$(realpath -e -- "$1")
+shift
+export SANDCRATE_BIN
+venvs=$(realpath -m -- "${SANDCRATE_VENVS:-${CARGO_TARGET_DIR:-$here/../../target}/langbot-venvs}")
+
+# Prints the interpreter of the environment for a list of versions; makes it when it is not there.
+environment() {
+    local list=$1 dir new
+    dir=$venvs/$(basename "$list" .txt)-$( (python3 --version && cat "$list") | sha256sum | cut -c1-16)
+    if [[ ! -x $dir/bin/python || ! -e $dir/complete ]]; then
+        mkdir -p "$venvs"
+        rm -rf "$dir"
+        # `python3 -m venv` writes its own path into what it makes, so it is made in place and marked when done.
+        python3 -m venv "$dir" >&2
+        "$dir/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$list" >&2
+        touch "$dir/complete"
+    fi
+    echo "$dir/bin/python"
+}
+
+# Away from the repository: the client makes folders where it runs.
+work=$(mktemp -d /tmp/sandcrate-langbot-XXXXXX)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+client=$(environment "$here/requirements-0.4.2.txt")
+host=$(environment "$here/requirements-host-4.10.1.txt")
+failed=0
+pytest() {
+    local python=$1
+    shift
+    local code=0
+    "$python" -m pytest -q -p no:cacheprovider -c "$here/pytest.ini" --basetemp "$work/pytest" "$@" || code=$?
+    # 5: the caller's arguments select nothing here.
+    [[ $code -eq 0 || $code -eq 5 ]] || failed=1
+}
+export PYTHONDONTWRITEBYTECODE=1
+pytest "$client" "$here" --ignore "$here/test_host.py" "$@"
+pytest "$host" "$here/test_host.py" "$@"
+exit "$failed"
