@@ -11,7 +11,7 @@ use crate::repeat::What;
 #[derive(Debug, Parser)]
 #[command(name = "sandcrate-bench", disable_version_flag = true)]
 pub(crate) struct Options {
-    /// A few seconds instead of a minute; the figures are rougher
+    /// Half a minute instead of several; the figures are rougher
     #[arg(long)]
     pub(crate) quick: bool,
     /// Rounds in which everything is measured in turns [default: 7, quick 3]
@@ -20,6 +20,15 @@ pub(crate) struct Options {
     /// Idle sessions held at once for the memory figures [default: 300, quick 60]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     sessions: Option<u32>,
+    /// Idle sessions that the server holds at once [default: 1000, quick 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    crowd: Option<u32>,
+    /// Sessions that the server makes, uses and deletes to show what stays [default: 10000, quick 400]
+    #[arg(long, value_name = "N")]
+    churn: Option<usize>,
+    /// GiB of output of one command through the server [default: 10, quick 0.5]
+    #[arg(long, value_name = "GIB")]
+    flood: Option<f64>,
     /// Write every figure to a file too
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -61,5 +70,19 @@ impl Options {
     pub(crate) fn sandcrate(&self) -> Option<PathBuf> {
         let beside = || Some(std::env::current_exe().ok()?.with_file_name("sandcrate"));
         self.sandcrate.clone().or_else(beside).filter(|path| Path::new(path).exists())
+    }
+
+    /// Sessions that the server holds at once.
+    pub(crate) fn crowd(&self) -> u32 {
+        self.crowd.unwrap_or(if self.quick { 100 } else { 1000 })
+    }
+
+    pub(crate) fn churn(&self) -> usize {
+        self.churn.unwrap_or(if self.quick { 400 } else { 10_000 })
+    }
+
+    pub(crate) fn flood_bytes(&self) -> u64 {
+        let gibibytes = self.flood.unwrap_or(if self.quick { 0.5 } else { 10.0 });
+        (gibibytes * f64::from(1 << 30)) as u64
     }
 }

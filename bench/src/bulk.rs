@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 use crate::args::Options;
 use crate::catalog::Row;
 use crate::measurements::Measurements;
+use crate::memory::resident_mib;
 use crate::native::Native;
 
 const OUTPUT: u64 = 96 << 20;
@@ -79,15 +80,4 @@ fn boxed(native: &Native, session: &SessionId, bytes: u64) -> anyhow::Result<f64
         ensure!(seen == bytes, "{seen} bytes of {bytes} came through the box");
         Ok(bytes as f64 / MEGABYTE / started.elapsed().as_secs_f64())
     })
-}
-
-/// The resident memory of a process.
-pub(crate) fn resident_mib(process: &str) -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    Ok(kib(&status, "VmRSS:").context("a status without VmRSS")? / 1024.0)
-}
-
-/// A figure of the form `Name:  123 kB`.
-pub(crate) fn kib(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse().ok())
 }

@@ -1,5 +1,7 @@
 //! The rows of the table: their order, their words, and what each is compared with.
 
+use std::fmt;
+
 use serde::Serialize;
 
 /// One figure. The order here is the order of the table.
@@ -43,11 +45,93 @@ pub(crate) enum Row {
     IdleProcess,
     WarmFewIdle,
     WarmManyIdle,
+    /// Of a server, by a client on the RPC.
+    Rpc(Figure, Server),
+}
+
+/// What is measured of a server. The order here is the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Figure {
+    Ping,
+    Warm,
+    Cold,
+    ColdRested,
+    Delete,
+    RelayRoundTrip,
+    Cold50,
+    Cold50P99,
+    Rate1,
+    Rate8,
+    Rate32,
+    AtOnce,
+    Output,
+    RelayLines,
+    RelayOutput,
+    Flood,
+    FloodBefore,
+    FloodPeak,
+    FloodGrowth,
+    Start,
+    Idle,
+    IdleTree,
+    SessionMemAvailable,
+    SessionCounted,
+    SessionServer,
+    SessionProcess,
+    WarmAlone,
+    WarmCrowded,
+    ChurnRate,
+    GrownMemory,
+    GrownDescriptors,
+    GrownMounts,
+    GrownCgroups,
+    GrownDirectories,
+    GrownProcesses,
+}
+
+/// Who is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Server {
+    Sandcrate,
+    SandcrateNoPool,
+    /// LangBot's runtime where it has no backend.
+    Reference,
+    ReferenceNsjail,
+    ReferenceDocker,
+}
+
+impl Server {
+    /// As its users get it.
+    pub(crate) fn is_shipped(self) -> bool {
+        self != Self::SandcrateNoPool
+    }
+
+    pub(crate) fn has_boxes(self) -> bool {
+        self != Self::Reference
+    }
+
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Sandcrate | Self::SandcrateNoPool)
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sandcrate => "sandcrate serve",
+            Self::SandcrateNoPool => "sandcrate serve, no pool",
+            Self::Reference => "LangBot's runtime",
+            Self::ReferenceNsjail => "LangBot's runtime, nsjail",
+            Self::ReferenceDocker => "LangBot's runtime, docker",
+        })
+    }
 }
 
 /// What a row says and is compared with.
 pub(crate) struct Description {
-    pub(crate) what: &'static str,
+    pub(crate) what: String,
     pub(crate) unit: &'static str,
     /// The row it is divided by, and that row's short name.
     pub(crate) basis: Option<(Row, &'static str)>,
@@ -59,6 +143,7 @@ const C: Option<(Row, &str)> = Some((Row::FloorCold, "C"));
 impl Row {
     pub(crate) fn description(self) -> Description {
         let (what, unit, basis) = match self {
+            Self::Rpc(figure, server) => return figure.description(server),
             Self::SpawnTrue => ("posix_spawn `true`, no sandbox", "ms", W),
             Self::SpawnShell => ("posix_spawn `sh -c true`, no sandbox", "ms", W),
             Self::FloorWarm => ("floor W: init in a box forks `true`", "ms", W),
@@ -105,6 +190,53 @@ impl Row {
                 ("warm exec `true`, all sessions idle", "x W", Some((Self::WarmFewIdle, "of that")))
             }
         };
-        Description { what, unit, basis }
+        Description { what: what.to_owned(), unit, basis }
+    }
+}
+
+impl Figure {
+    fn description(self, server: Server) -> Description {
+        let (what, unit, basis) = match self {
+            Self::Ping => ("ping", "ms", W),
+            Self::Warm => ("warm exec `true`", "ms", W),
+            Self::Cold => ("create + first exec", "ms", C),
+            Self::ColdRested => ("the same, full pool", "ms", C),
+            Self::Delete => ("delete", "ms", C),
+            Self::RelayRoundTrip => ("line to a process and back", "ms", W),
+            Self::Cold50 => ("create + first exec, 50 at once", "ms", C),
+            Self::Cold50P99 => ("the same, p99", "ms", C),
+            Self::Rate1 => ("`true`, 1 client", "exec/s", Some((Row::FloorRate1, "floor"))),
+            Self::Rate8 => ("`true`, 8 clients", "exec/s", Some((Row::FloorRate8, "floor"))),
+            Self::Rate32 => ("`true`, 32 clients", "exec/s", Some((Row::FloorRate32, "floor"))),
+            Self::AtOnce => ("100 sessions at once", "s", None),
+            Self::Output => ("96 MiB of output", "MB/s", None),
+            Self::RelayLines => ("lines of 64 bytes from a process", "lines/s", None),
+            Self::RelayOutput => ("lines of 8 KiB from a process", "MB/s", None),
+            Self::Flood => ("a flood of output", "MB/s", None),
+            Self::FloodBefore => ("RSS before the flood", "MiB", None),
+            Self::FloodPeak => ("RSS at its highest", "MiB", None),
+            Self::FloodGrowth => ("growth while it passes", "MiB", None),
+            Self::Start => ("start to first ping", "ms", None),
+            Self::Idle => ("idle, RSS", "MiB", None),
+            Self::IdleTree => ("idle, PSS of all its processes", "MiB", None),
+            Self::SessionMemAvailable => ("each of many sessions, by MemAvailable", "MiB", None),
+            Self::SessionCounted => ("each: PSS + server's RSS + kernel counters", "MiB", None),
+            Self::SessionServer => ("of that RSS of the server", "MiB", None),
+            Self::SessionProcess => ("of that PSS of its init", "MiB", None),
+            Self::WarmAlone => ("warm exec, 1 session", "x W", None),
+            Self::WarmCrowded => {
+                ("warm exec, many sessions", "x W", Some((Row::Rpc(Self::WarmAlone, server), "of that")))
+            }
+            Self::ChurnRate => ("create, exec, delete, 8 clients", "1/s", None),
+            Self::GrownMemory => ("growth by all of these, RSS", "MiB", None),
+            Self::GrownDescriptors => ("growth, descriptors", "", None),
+            Self::GrownMounts => ("growth, mounts", "", None),
+            Self::GrownCgroups => ("growth, cgroups", "", None),
+            Self::GrownDirectories => ("growth, directories", "", None),
+            Self::GrownProcesses => ("growth, processes", "", None),
+        };
+        // The reference is compared with us, not with the floor.
+        let basis = if server.is_ours() { basis } else { Some((Row::Rpc(self, Server::Sandcrate), "ours")) };
+        Description { what: format!("{server}: {what}"), unit, basis }
     }
 }

@@ -11,11 +11,12 @@ use sandcrate_backend::{Backend, ExecRequest, FileReply, FileRequest};
 use tokio::runtime::Runtime;
 
 use crate::args::Options;
-use crate::catalog::Row;
+use crate::catalog::{Figure, Row};
 use crate::floor::{Floor, Payload};
-use crate::measurements::Measurements;
+use crate::measurements::{Measurements, median, percentile};
 use crate::native::Native;
 use crate::peers;
+use crate::server::Subject;
 
 /// Boxes kept prepared by the backend that has a pool.
 const POOL: usize = 4;
@@ -58,6 +59,7 @@ pub(crate) fn measure(
     options: &Options,
     runtime: &Runtime,
     floor: &Floor,
+    subjects: &[Subject],
     measured: &mut Measurements,
 ) -> anyhow::Result<()> {
     let (unpooled, pooled) = (Native::open(runtime, 0)?, Native::open(runtime, POOL)?);
@@ -69,11 +71,17 @@ pub(crate) fn measure(
             run(&mut peer.command()).with_context(|| format!("running {peer}"))
         })
     }));
-    for _ in 0..options.rounds() {
+    for subject in subjects {
+        variants.extend(servers(subject)?);
+    }
+    for round in 0..options.rounds() {
         for _ in 0..options.turns() {
             for variant in &mut variants {
                 variant.turn(measured)?;
             }
+        }
+        for subject in subjects.iter().filter(|subject| subject.server.is_shipped()) {
+            crowd(subject, round, measured)?;
         }
         measured.end_round();
     }
@@ -132,6 +140,72 @@ fn ours<'a>(unpooled: &'a Native, pooled: &'a Native) -> anyhow::Result<Vec<Vari
         Ok(())
     });
     Ok(vec![shell, program, without_pool, full_pool, busy_pool, rest, files])
+}
+
+/// The same over the RPC, each variant on a connection of its own.
+fn servers(subject: &Subject) -> anyhow::Result<Vec<Variant<'_>>> {
+    let of = |figure| Row::Rpc(figure, subject.server);
+    // Where one takes a tenth of a second, few are enough.
+    let few = |burst| if subject.server.is_ours() { burst } else { 2 };
+    let mut caller = subject.caller()?;
+    let ping = Variant::timed(10, of(Figure::Ping), move || subject.run(caller.ping()));
+    if !subject.server.has_boxes() {
+        return Ok(vec![ping]);
+    }
+    let mut caller = subject.caller()?;
+    let cold = Variant::new(few(6), move |measured| {
+        let life = subject.run(caller.life(&subject.next_id()))?;
+        measured.time(of(Figure::Cold), life.first_exec);
+        if subject.server.is_shipped() {
+            measured.time(of(Figure::Delete), life.delete);
+        }
+        Ok(())
+    });
+    if !subject.server.is_shipped() {
+        return Ok(vec![cold]);
+    }
+    let rested = || -> anyhow::Result<_> {
+        let mut caller = subject.caller()?;
+        Ok(Variant::timed(4, of(Figure::ColdRested), move || {
+            std::thread::sleep(PAUSE);
+            Ok(subject.run(caller.life(&subject.next_id()))?.first_exec)
+        }))
+    };
+    let mut caller = subject.caller()?;
+    let session = subject.session(&mut caller)?;
+    let warm = Variant::timed(few(10), of(Figure::Warm), move || subject.run(caller.exec(&session, "true")));
+    let (_, mut relay) = subject.echo(&mut subject.caller()?)?;
+    let line = "x".repeat(64);
+    let relayed = Variant::timed(10, of(Figure::RelayRoundTrip), move || {
+        subject.run(async {
+            let started = Instant::now();
+            relay.send(&line).await?;
+            ensure!(relay.line().await? == Some(line.len()), "a line came back changed");
+            Ok(started.elapsed())
+        })
+    });
+    let mut variants = vec![ping, warm, cold];
+    if subject.server.is_ours() {
+        variants.push(rested()?);
+    }
+    variants.push(relayed);
+    Ok(variants)
+}
+
+/// How long a session takes when 50 clients want one at the same time, again and again.
+fn crowd(subject: &Subject, round: u32, measured: &mut Measurements) -> anyhow::Result<()> {
+    const CLIENTS: usize = 50;
+    // The reference makes one after the other; that is slow enough to see once.
+    let each = match subject.server {
+        server if server.is_ours() => 4,
+        server if server.has_boxes() && round == 0 => 1,
+        _ => return Ok(()),
+    };
+    let times = subject.lives_at_once(&mut subject.callers(CLIENTS)?, each)?;
+    let times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1000.0).collect();
+    measured.value(Row::Rpc(Figure::Cold50, subject.server), median(&times));
+    measured.value(Row::Rpc(Figure::Cold50P99, subject.server), percentile(&times, 0.99));
+    Ok(())
 }
 
 fn file_round_trip(native: &Native, session: &sandcrate_backend::SessionId) -> anyhow::Result<Duration> {

@@ -2,7 +2,7 @@
 //!
 //! Absolute times hold for one machine on one day; what is stated are ratios. So everything that is compared is
 //! measured in turns, in several rounds, and a row's figure is the median of its rounds. The targets are those of
-//! the project's performance document that concern the backend API.
+//! the project's performance document.
 
 mod args;
 mod bulk;
@@ -11,10 +11,12 @@ mod floor;
 mod idle;
 mod latency;
 mod measurements;
+mod memory;
 mod native;
 mod peers;
 mod repeat;
 mod report;
+mod server;
 mod targets;
 mod throughput;
 
@@ -26,6 +28,7 @@ use anyhow::Context;
 use crate::args::Options;
 use crate::floor::Floor;
 use crate::measurements::Measurements;
+use crate::server::Servers;
 
 fn main() -> ExitCode {
     // Before any thread exists: this program is also the launcher, and the floor's own.
@@ -48,10 +51,18 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut measured = Measurements::default();
+    progress("servers to measure");
+    let servers = Servers::find(options, &mut measured)?;
+    let subjects = servers.start_all()?;
     progress("latency");
-    latency::measure(options, &runtime, &floor, &mut measured)?;
+    latency::measure(options, &runtime, &floor, &subjects, &mut measured)?;
     progress("throughput");
-    throughput::measure(options, &runtime, &floor, &mut measured)?;
+    throughput::measure(options, &runtime, &floor, &subjects, &mut measured)?;
+    progress("sessions, lines and output through servers");
+    server::measure_bulk(options, &subjects, &mut measured)?;
+    drop(subjects);
+    progress("start, idle memory, many and short sessions of servers");
+    servers.measure(options, &floor, &mut measured)?;
     progress("output and files");
     bulk::measure(options, &runtime, &mut measured)?;
     progress("idle sessions");

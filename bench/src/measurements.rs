@@ -12,6 +12,7 @@ use crate::catalog::Row;
 pub(crate) struct Measurements {
     rounds: BTreeMap<Row, Vec<Vec<f64>>>,
     current: BTreeMap<Row, Vec<f64>>,
+    notes: Vec<String>,
 }
 
 /// A row in figures: medians of the rounds' percentiles; of all samples where a round has one only.
@@ -31,6 +32,15 @@ impl Measurements {
 
     pub(crate) fn value(&mut self, row: Row, value: f64) {
         self.current.entry(row).or_default().push(value);
+    }
+
+    /// Says below the table what could not be measured, and why.
+    pub(crate) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     pub(crate) fn end_round(&mut self) {
@@ -89,7 +99,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 }
 
 /// The value below which `part` of the samples lie, by linear interpolation; not a number without samples.
-fn percentile(samples: &[f64], part: f64) -> f64 {
+pub(crate) fn percentile(samples: &[f64], part: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };

@@ -92,18 +92,16 @@ pub(crate) fn find(options: &Options) -> Vec<Peer> {
 
 /// A container engine whose daemon answers and that has an image to run `true` in.
 fn engine(name: &'static str, run_row: Row, exec_row: Option<Row>) -> Vec<Peer> {
-    if output(name, &["info"]).is_none() {
-        skip(name, "not installed, or no daemon answers");
-        return Vec::new();
-    }
-    let images = output(name, &["images", "--format", "{{.Repository}}:{{.Tag}}"]).unwrap_or_default();
-    let Some(image) = images.lines().find(|image| !image.contains("<none>")) else {
-        skip(name, "it has no image; pull one first (debian:stable-slim)");
-        return Vec::new();
+    let image = match image(name) {
+        Ok(image) => image,
+        Err(why) => {
+            skip(name, why);
+            return Vec::new();
+        }
     };
     let mut peers = vec![Peer::new(run_row, 1, &format!("{name} run --rm --network none {image} true"))];
     if let Some(row) = exec_row
-        && let Some(id) = output(name, &["run", "-d", "--rm", "--network", "none", image, "sleep", "3600"])
+        && let Some(id) = output(name, &["run", "-d", "--rm", "--network", "none", &image, "sleep", "3600"])
     {
         let id = id.trim().to_owned();
         let mut exec = Peer::new(row, 2, &format!("{name} exec {id} true"));
@@ -111,6 +109,16 @@ fn engine(name: &'static str, run_row: Row, exec_row: Option<Row>) -> Vec<Peer> 
         peers.push(exec);
     }
     peers
+}
+
+/// The first image that a container engine has, or why none can be used.
+pub(crate) fn image(engine: &str) -> Result<String, &'static str> {
+    if output(engine, &["info"]).is_none() {
+        return Err("not installed, or no daemon answers");
+    }
+    let images = output(engine, &["images", "--format", "{{.Repository}}:{{.Tag}}"]).unwrap_or_default();
+    let usable = images.lines().find(|image| !image.contains("<none>"));
+    usable.map(str::to_owned).ok_or("it has no image; pull one first (debian:stable-slim)")
 }
 
 /// What a command prints, when it succeeds.

@@ -15,7 +15,7 @@ use crate::targets::Verdict;
 #[derive(Debug, Serialize)]
 struct Line {
     row: Row,
-    what: &'static str,
+    what: String,
     unit: &'static str,
     #[serde(flatten)]
     summary: Summary,
@@ -28,11 +28,17 @@ struct Line {
 struct Document<'a> {
     machine: String,
     rows: Vec<Line>,
+    notes: &'a [String],
     targets: &'a [Verdict],
 }
 
 pub(crate) fn print(options: &Options, measured: &Measurements, verdicts: &[Verdict]) -> anyhow::Result<()> {
-    let document = Document { machine: machine(options), rows: lines(measured), targets: verdicts };
+    let document = Document {
+        machine: machine(options),
+        rows: lines(measured),
+        notes: measured.notes(),
+        targets: verdicts,
+    };
     if let Some(path) = &options.json {
         fs::write(path, serde_json::to_vec_pretty(&document)?)
             .with_context(|| format!("writing {}", path.display()))?;
@@ -42,7 +48,10 @@ pub(crate) fn print(options: &Options, measured: &Measurements, verdicts: &[Verd
     let mut out = io::stdout().lock();
     writeln!(out, "{}\n", document.machine)?;
     write_table(&mut out, &cells)?;
-    writeln!(out, "\ntargets of the backend API\n")?;
+    for note in document.notes {
+        writeln!(out, "\n{note}")?;
+    }
+    writeln!(out, "\ntargets\n")?;
     let mut cells = vec![["target", "bound", "measured", "verdict"].map(str::to_owned)];
     cells.extend(verdicts.iter().map(Verdict::cells));
     write_table(&mut out, &cells)?;
@@ -83,7 +92,7 @@ impl Line {
         };
         let Summary { p50, p10, p95, .. } = self.summary;
         [
-            self.what.to_owned(),
+            self.what.clone(),
             self.unit.to_owned(),
             figure(p50),
             figure(p10),
@@ -123,9 +132,13 @@ fn machine(options: &Options) -> String {
     let load = load.split_whitespace().next().unwrap_or("?");
     let user = if rustix::process::geteuid().is_root() { "root" } else { "an ordinary user" };
     format!(
-        "Linux {kernel}, {processors} CPUs, load {load}, as {user}; {} rounds, {} idle sessions. \
+        "Linux {kernel}, {processors} CPUs, load {load}, as {user}; {} rounds, {} idle sessions, {} in the \
+         server, {} made and deleted there, a flood of {:.1} GiB. \
          p50, p10, p95: medians of the rounds'. W and C: the floors.",
         options.rounds(),
         options.sessions(),
+        options.crowd(),
+        options.churn(),
+        options.flood_bytes() as f64 / f64::from(1 << 30),
     )
 }

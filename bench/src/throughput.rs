@@ -7,37 +7,70 @@ use sandcrate_backend::{ExecRequest, SessionId};
 use tokio::runtime::Runtime;
 
 use crate::args::Options;
-use crate::catalog::Row;
+use crate::catalog::{Figure, Row};
 use crate::floor::{Floor, Payload, WarmInit};
 use crate::measurements::Measurements;
 use crate::native::{Native, exec};
+use crate::server::{Caller, Subject};
 
-/// Callers, the floor's row and ours.
-const STEPS: [(usize, Row, Row); 3] =
-    [(1, Row::FloorRate1, Row::Rate1), (8, Row::FloorRate8, Row::Rate8), (32, Row::FloorRate32, Row::Rate32)];
+/// Callers, the floor's row, ours, and what a server shows.
+const STEPS: [(usize, Row, Row, Figure); 3] = [
+    (1, Row::FloorRate1, Row::Rate1, Figure::Rate1),
+    (8, Row::FloorRate8, Row::Rate8, Figure::Rate8),
+    (32, Row::FloorRate32, Row::Rate32, Figure::Rate32),
+];
 const MOST: usize = 32;
 
 pub(crate) fn measure(
     options: &Options,
     runtime: &Runtime,
     floor: &Floor,
+    subjects: &[Subject],
     measured: &mut Measurements,
 ) -> anyhow::Result<()> {
     let native = Native::open(runtime, 0)?;
     let inits: Vec<WarmInit> = (0..MOST).map(|_| floor.warm_init()).collect::<Result<_, _>>()?;
     let sessions: Vec<SessionId> = (0..MOST).map(|_| native.session()).collect::<Result<_, _>>()?;
     let (program, shell) = (ExecRequest::argv(["true"]), ExecRequest::shell("true"));
+    let mut served = subjects
+        .iter()
+        .filter(|subject| subject.server.is_shipped() && subject.server.has_boxes())
+        .map(Served::open)
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let window = options.window();
     for _ in 0..options.rounds() {
-        for (callers, floor_row, our_row) in STEPS {
+        for (callers, floor_row, our_row, figure) in STEPS {
             measured.value(floor_row, floor_rate(&inits[..callers], window)?);
             measured.value(our_row, our_rate(&native, &sessions[..callers], &program, window)?);
+            for Served { subject, callers: clients, sessions } in &mut served {
+                let rate = subject.rate(&mut clients[..callers], &sessions[..callers], window)?;
+                measured.value(Row::Rpc(figure, subject.server), rate);
+            }
         }
         measured.value(Row::RateShell32, our_rate(&native, &sessions, &shell, window)?);
         measured.end_round();
     }
     native.close();
-    Ok(())
+    served.into_iter().try_for_each(Served::close)
+}
+
+/// A server with clients, each with a session of its own.
+struct Served<'a> {
+    subject: &'a Subject,
+    callers: Vec<Caller>,
+    sessions: Vec<String>,
+}
+
+impl<'a> Served<'a> {
+    fn open(subject: &'a Subject) -> anyhow::Result<Self> {
+        let mut callers = subject.callers(MOST)?;
+        let sessions = subject.sessions(&mut callers)?;
+        Ok(Self { subject, callers, sessions })
+    }
+
+    fn close(self) -> anyhow::Result<()> {
+        self.subject.delete(&mut self.subject.caller()?, &self.sessions)
+    }
 }
 
 /// One thread for each init.

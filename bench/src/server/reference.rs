@@ -1,0 +1,89 @@
+//! LangBot's own runtime, from PyPI, in a virtual environment kept below `target/`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+
+use super::daemon::Recipe;
+use crate::catalog::Server;
+use crate::peers;
+
+const PACKAGE: &str = "langbot-plugin==0.4.2";
+
+/// The reference on one of its backends.
+#[derive(Debug)]
+pub(crate) struct Reference {
+    pub(crate) server: Server,
+    pub(crate) recipe: Recipe,
+    /// What a session must name, where the backend needs an image that is here.
+    pub(crate) image: Option<String>,
+}
+
+/// The reference on each backend that is here, or on none; and why others are missing.
+pub(crate) fn find() -> anyhow::Result<(Vec<Reference>, Vec<String>)> {
+    let python = environment()?;
+    let (mut found, mut absent) = (Vec::new(), Vec::new());
+    if answers("nsjail", "--help") {
+        found.push(reference(&python, Server::ReferenceNsjail, "nsjail", None));
+    } else {
+        absent.push("nsjail is not on PATH".to_owned());
+    }
+    match peers::image("docker") {
+        Ok(image) => found.push(reference(&python, Server::ReferenceDocker, "docker", Some(image))),
+        Err(why) => absent.push(format!("docker: {why}")),
+    }
+    if found.is_empty() {
+        found.push(reference(&python, Server::Reference, "", None));
+    }
+    Ok((found, absent))
+}
+
+fn reference(python: &Path, server: Server, backend: &str, image: Option<String>) -> Reference {
+    let config = OsString::from(json!({ "backend": backend }).to_string());
+    let recipe = Recipe {
+        program: python.to_owned(),
+        arguments: vec![
+            "-m",
+            "langbot_plugin.cli.__init__",
+            "box",
+            "--ws-control-port",
+            "{port}",
+            "--host",
+            "127.0.0.1",
+        ],
+        environment: vec![("LANGBOT_BOX_CONFIG", config)],
+    };
+    Reference { server, recipe, image }
+}
+
+/// The interpreter of the environment, which is made when it is not there.
+fn environment() -> anyhow::Result<PathBuf> {
+    // target/release/sandcrate-bench
+    let program = std::env::current_exe()?;
+    let target = program.ancestors().nth(2).context("a program outside a target directory")?;
+    let home = target.join("bench-reference").join(PACKAGE);
+    let python = home.join("bin/python");
+    let complete = home.join("complete");
+    if !complete.exists() {
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home))?;
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", PACKAGE]))?;
+        std::fs::write(complete, [])?;
+    }
+    Ok(python)
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    let status = status.with_context(|| format!("running {}", command.get_program().display()))?;
+    ensure!(status.success(), "{} ended with {status}", command.get_program().display());
+    Ok(())
+}
+
+fn answers(program: &str, argument: &str) -> bool {
+    let mut command = Command::new(program);
+    command.arg(argument).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
