@@ -186,3 +186,17 @@ async def test_a_page_of_another_origin_is_refused(serve):
     with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
         await websockets.connect(server.rpc_url, proxy=None, origin="https://evil.example")
     assert refused.value.response.status_code in (401, 403)
+
+
+async def test_b10_a_command_means_what_its_text_says(box):
+    async def outcome(command, **more):
+        result = await box.sh("text", command, **more)
+        return result.stdout, result.exit_code
+
+    assert await outcome("true || echo never") == ("", 0)
+    assert await outcome("false || echo always") == ("always", 0)
+    assert await outcome("# nothing but a comment") == ("", 0)
+    assert await outcome("cat <<END\none\nEND\n") == ("one", 0)
+    assert await outcome("cd /nowhere 2>/dev/null || pwd") == ("/workspace", 0)
+    assert (await outcome("echo 'unbalanced"))[1] == 2
+    assert await outcome("echo still here") == ("still here", 0)

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_come_back_and_ids_cannot_escape() {
+    fn s10_records_come_back_and_ids_cannot_escape() {
         let state = tempfile::tempdir().unwrap();
         let records = Records::open(state.path()).unwrap();
         let id = "../../../etc/passwd";

@@ -60,6 +60,7 @@ async fn a_backend_that_runs_nothing_is_found_out() {
         "stdin::input_to_a_command_that_has_ended_is_refused",
         "environment::a_bad_key_is_refused_by_name",
         "control::control_of_an_ended_command_is_refused",
+        "keeping::a_restart_of_an_unknown_session_is_not_found",
         "limits::a_limit_of_zero_is_refused",
         "files::reads_begin_and_end_where_asked",
         "file_errors::a_missing_path_is_not_found",

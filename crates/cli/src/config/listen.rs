@@ -57,7 +57,7 @@ impl FromStr for Listen {
             return Err(format!("`{text}` needs brackets such as `[::1]:5410`"));
         }
         let port = port.parse().map_err(|_| format!("`{port}` in `{text}` is not a port; {forms}"))?;
-        let host = parse_host(host).map_err(|problem| format!("{problem}; {forms}"))?;
+        let host = parse_host(host).map_err(|problem| format!("`{text}`: {problem}; {forms}"))?;
         Ok(Self::Tcp(SocketAddr::new(host, port)))
     }
 }

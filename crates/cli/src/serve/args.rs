@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// How the log on stderr is written [text]
+    /// How the log on stderr is written; text unless said otherwise
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 
@@ -96,7 +96,7 @@ pub(crate) struct BoxArgs {
     #[arg(short, long)]
     stdio_control: bool,
 
-    /// Listen on this port [5410]
+    /// Listen on this port; 5410 unless said otherwise
     #[arg(long, value_name = "PORT")]
     ws_control_port: Option<u16>,
 }

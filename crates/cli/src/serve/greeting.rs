@@ -5,7 +5,6 @@ use std::io::IsTerminal;
 use super::bind::Bound;
 use super::log::Voice;
 use crate::config::{Config, LogFormat, Role};
-use crate::native::NativeConfig;
 use crate::settings;
 
 /// Set to anything: the hint is printed also where stderr is not a terminal.
@@ -31,12 +30,12 @@ pub(super) fn print(config: &Config, bound: &[Bound], voice: Voice) {
 fn first_command(bound: &[Bound]) -> String {
     let program =
         std::env::current_exe().map_or_else(|_| "sandcrate".to_owned(), |path| path.display().to_string());
-    let usual = NativeConfig::for_this_user().state_dir.join(settings::SOCKET_NAME);
-    let usual = format!("unix:{}", usual.display());
-    let found_by_itself = bound.iter().any(|bound| bound.url == usual)
-        || bound.iter().any(|bound| bound.url == format!("http://{}", settings::DEFAULT_ADDRESS));
+    // Clients look there by themselves; their terminal knows nothing of our variables.
+    let usual = format!("http://{}", settings::DEFAULT_ADDRESS);
     let url = match bound.first() {
-        Some(bound) if !found_by_itself => format!("export SANDCRATE_URL={}; ", bound.url),
+        Some(first) if !bound.iter().any(|bound| bound.url == usual) => {
+            format!("SANDCRATE_URL={} ", first.url)
+        }
         _ => String::new(),
     };
     format!("{url}{program} exec demo -- sh -c 'id; python3 -c \"print(2**64)\"'")

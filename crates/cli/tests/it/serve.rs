@@ -244,3 +244,59 @@ fn the_hint_is_one_line_to_paste() {
     quiet.running.signal(Signal::TERM);
     assert!(!quiet.running.finish().stderr.contains("Paste"), "not where nobody reads it");
 }
+
+#[test]
+fn b9_rest_gives_output_byte_for_byte() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let state = StateDir::new();
+    let server = Server::start(serve(&[], state.path()));
+    let result = server.exec("demo", "printf '  x \\n\\n'; printf '\\t' >&2");
+    assert_eq!((result["stdout"].as_str(), result["stderr"].as_str()), (Some("  x \n\n"), Some("\t")));
+}
+
+#[test]
+fn l8_two_servers_on_one_machine_do_not_touch_each_other() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let (first_state, second_state) = (StateDir::new(), StateDir::new());
+    let first = Server::start(serve(&[], first_state.path()));
+    first.exec("same", "echo first > file");
+    let second = Server::start(serve(&[], second_state.path()));
+    second.exec("same", "echo second > file");
+    second.running.signal(Signal::KILL);
+    second.running.finish();
+    // Sweeps what the killed one left.
+    let third = Server::start(serve(&[], second_state.path()));
+    assert_eq!(
+        third.exec("same", "cat file 2>&1 || true")["stdout"],
+        "cat: file: No such file or directory\n"
+    );
+    assert_eq!(first.exec("same", "cat file")["stdout"], "first\n");
+}
+
+#[test]
+fn s16_secrets_of_commands_do_not_reach_the_log() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let state = StateDir::new();
+    let server = Server::start(serve(&[], state.path()).env("SANDCRATE_LOG", "info"));
+    let (status, _) =
+        server.exec_with("demo", &json!({"cmd": "echo hunter2-cmd >&2", "env": {"KEY": "hunter2-env"}}));
+    assert_eq!(status, 200);
+    let process =
+        json!({"command": "sh", "args": ["-c", "echo hunter2-err >&2"], "env": {"KEY": "hunter2-env"}});
+    let (status, body) =
+        server.request("POST", "/v1/sessions/demo/managed-process", "", &process.to_string());
+    assert_eq!(status, 201, "{body}");
+    until("the process to end", || {
+        (server.get("/v1/sessions/demo/managed-process").1["status"] == "exited").then_some(())
+    });
+    server.running.signal(Signal::TERM);
+    let ended = server.running.finish();
+    assert!(ended.stderr.contains("stopping"), "the log is there: {}", ended.stderr);
+    assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
+}

@@ -84,7 +84,7 @@ async fn a_session_that_works_or_holds_a_process_does_not_expire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_have_a_bound_that_says_its_name() {
+async fn s15_sessions_have_a_bound_that_says_its_name() {
     let bench = Bench::with(|config| config.limits.sessions = 2).await;
     for id in ["a", "b"] {
         bench.runtime.create_session(&Bench::spec(id, ""), SessionOptions::default()).await.unwrap();
@@ -156,6 +156,17 @@ async fn a_backend_that_is_not_there_is_named_and_found_when_it_comes() {
     let error = bench.runtime.exec(&Bench::spec("t", "echo hi"), OnTimeout::EndSession).await.unwrap_err();
     assert!(error.to_string().contains("`docker` is not a backend of this runtime"), "{error}");
     bench.runtime.exec(&spec, OnTimeout::EndSession).await.expect("a session keeps its backend");
+}
+
+#[tokio::test(start_paused = true)]
+async fn l12_a_session_is_stopped_on_its_own_backend_whatever_is_chosen_by_then() {
+    let bench = Bench::new().await;
+    bench.runtime.exec(&Bench::spec("s", "echo hi"), OnTimeout::EndSession).await.unwrap();
+    let source = InitSource { known: true, base_dir: "/".into() };
+    bench.runtime.init(&json!({"backend": "nowhere"}), &source).unwrap();
+    assert_eq!(bench.runtime.backend_status().await.name, None);
+    bench.runtime.delete_session("s").await.unwrap();
+    assert!(bench.backend.sessions().is_empty(), "the box is still there");
 }
 
 #[tokio::test(start_paused = true)]

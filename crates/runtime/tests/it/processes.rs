@@ -122,7 +122,7 @@ async fn stderr_is_shown_with_the_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_have_a_bound_and_ended_ones_are_forgotten_beyond_theirs() {
+async fn p10_processes_have_a_bound_and_ended_ones_are_forgotten_beyond_theirs() {
     let bench = Bench::with(|config| {
         config.limits.processes = 2;
         config.limits.exited_processes = 3;

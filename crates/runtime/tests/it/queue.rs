@@ -102,7 +102,27 @@ async fn l2_a_command_whose_session_is_deleted_is_an_error_and_not_a_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_box_is_replaced_before_the_next_command() {
+async fn l3_a_late_timeout_does_not_hit_a_successor_of_the_same_name() {
+    let bench = Bench::new().await;
+    let runtime = bench.runtime.clone();
+    let stuck = tokio::spawn(async move {
+        let mut spec = Bench::spec("s", "hang");
+        spec.timeout_sec = 3;
+        runtime.exec(&spec, OnTimeout::EndSession).await
+    });
+    while bench.backend.calls().exec == 0 {
+        tokio::task::yield_now().await;
+    }
+    bench.runtime.delete_session("s").await.unwrap();
+    bench.runtime.exec(&Bench::spec("s", "echo hi"), OnTimeout::EndSession).await.unwrap();
+    let successor = bench.runtime.session("s").unwrap().info.backend_session_id;
+    stuck.await.unwrap().unwrap_err();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(bench.runtime.session("s").unwrap().info.backend_session_id, successor);
+}
+
+#[tokio::test(start_paused = true)]
+async fn l13_a_dead_box_is_replaced_before_the_next_command() {
     let bench = Bench::new().await;
     let spec = Bench::spec("s", "echo hi");
     bench.runtime.exec(&spec, OnTimeout::EndSession).await.unwrap();
