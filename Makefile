@@ -28,8 +28,7 @@ test: packages
 
 ## LangBot's own Box client and host, unmodified, against our server.
 test-langbot:
-	$(CARGO) build -p sandcrate
-	tests/langbot/run.sh $(TARGET)/debug/sandcrate
+	tests/langbot/run.sh "$$(tools/built-program.sh cli bin sandcrate false)"
 
 ## What needs no root, as an ordinary user.
 test-unprivileged:
@@ -46,7 +45,7 @@ check:
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny check licenses bans sources; else echo "cargo-deny is not installed: licences not checked"; fi
-	$(CARGO) test -p sandcrate --test it layers
+	$(CARGO) test --workspace --test it -- layers
 	test -z "$$(git status --porcelain)" || { git status --short; echo "the work tree is not clean"; exit 1; }
 
 ## One table: floors, peers, ours; in one run.

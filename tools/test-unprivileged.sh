@@ -8,12 +8,6 @@ if [ "$(id -u)" -ne 0 ]; then
     exec cargo test --workspace --no-fail-fast
 fi
 
-# The test program that cargo builds for these arguments.
-test_program() {
-    cargo test -p "$@" --no-run --message-format=json 2>/dev/null | grep '"test":true},"features"' |
-        grep -o '"executable":"[^"]*"' | cut -d'"' -f4 | tail -n 1
-}
-
 target=${CARGO_TARGET_DIR:-target}
 stage=$(mktemp -d /var/tmp/sandcrate-unprivileged-XXXXXX)
 trap 'rm -rf "$stage"' EXIT
@@ -22,10 +16,10 @@ mkdir "$stage/bin"
 install -d -o nobody "$stage/home" "$stage/tmp"
 RUSTFLAGS='-C target-feature=+crt-static' cargo build -q -p sandcrate-probe --target-dir "$target/probe"
 install -m 755 "$target/probe/debug/probe" "$stage/bin/probe"
-install -m 755 "$(test_program sandcrate-jail --lib)" "$stage/bin/jail"
-install -m 755 "$(test_program sandcrate-backend-native --test it)" "$stage/bin/native"
-install -m 755 "$(test_program sandcrate --test it)" "$stage/bin/cli"
-install -m 755 "$target/debug/sandcrate" "$stage/bin/sandcrate"
+install -m 755 "$(tools/built-program.sh jail lib sandcrate_jail true)" "$stage/bin/jail"
+install -m 755 "$(tools/built-program.sh backend-native test it true)" "$stage/bin/native"
+install -m 755 "$(tools/built-program.sh cli test it true)" "$stage/bin/cli"
+install -m 755 "$(tools/built-program.sh cli bin sandcrate false)" "$stage/bin/sandcrate"
 
 as_nobody() {
     echo "as nobody: $*"

@@ -18,14 +18,6 @@ root=$(realpath "$here/../..")
 target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
 readonly here root target
 
-artifacts=
-trap 'rm -f "$artifacts"' EXIT
-
-build_tests() {
-    artifacts=$(mktemp)
-    (cd "$root" && cargo test --quiet --workspace --no-run --message-format=json-render-diagnostics) >"$artifacts"
-}
-
 # In a target folder of its own, because of its flags; the native backend's
 # tests share it.
 build_probe() {
@@ -33,18 +25,9 @@ build_probe() {
         cargo build --quiet --package sandcrate-probe --target-dir "$target/probe")
 }
 
-# Prints the program of a crate that the build made: `program CRATE KIND NAME TEST`.
+# Prints the program of a crate: `program CRATE KIND NAME TEST`.
 program() {
-    local found
-    found=$(jq --raw-output --arg manifest "/crates/$1/Cargo.toml" --arg kind "$2" --arg name "$3" --argjson test "$4" '
-        select(.reason == "compiler-artifact" and .executable != null and .profile.test == $test
-            and .target.name == $name and (.target.kind | index($kind))
-            and (.manifest_path | endswith($manifest))) | .executable' "$artifacts")
-    if [[ ! -x $found ]]; then
-        echo "pack.sh: the build made no $2 $3 of crates/$1" >&2
-        return 1
-    fi
-    echo "$found"
+    "$root/tools/built-program.sh" "$@"
 }
 
 # Without what only a debugger reads: it is most of the size.
@@ -56,7 +39,6 @@ place() {
 
 main() {
     local native_it jail_unit sandcrate
-    build_tests
     build_probe
     native_it=$(program backend-native test it true)
     jail_unit=$(program jail lib sandcrate_jail true)

@@ -9,7 +9,7 @@ use sandcrate_backend::{
     Backend, BackendError, DiskLimit, ExecRequest, Execution, Limits, Mount, Network, RootAccess, SessionId,
     SessionSpec,
 };
-use sandcrate_protocol::{MountMode, MountSpec, NetworkMode};
+use sandcrate_protocol::{BoxSpec, MountMode, MountSpec, NetworkMode};
 use tokio::time::Instant;
 
 use crate::RuntimeError;
@@ -152,24 +152,7 @@ impl Inner {
     ) -> Result<SessionSpec, RuntimeError> {
         let wanted = &session.spec;
         let quota_bytes = Some(wanted.workspace_quota_mb << 20).filter(|bytes| *bytes > 0);
-        let policy = self.mount_policy();
-        let (host_path, mode, target) =
-            (wanted.host_path.clone(), wanted.host_path_mode, wanted.mount_path.clone());
-        let extra = extra_mounts.to_vec();
-        // Off the async threads: the policy looks at the disk.
-        let admitted = tokio::task::spawn_blocking(move || -> Result<Vec<Mount>, RuntimeError> {
-            let mut mounts = Vec::new();
-            if let Some(host_path) = &host_path {
-                mounts.extend(policy.admit(host_path, &target, mode, quota_bytes)?);
-            }
-            for mount in &extra {
-                mounts.extend(policy.admit(&mount.host_path, &mount.mount_path, mount.mode, None)?);
-            }
-            Ok(mounts)
-        });
-        let mounts = admitted
-            .await
-            .map_err(|error| RuntimeError::failed("checking mounts", std::io::Error::other(error)))??;
+        let mounts = self.admit_mounts(wanted, extra_mounts, quota_bytes).await?;
         let shared = wanted.host_path.is_some() && wanted.host_path_mode != MountMode::None;
         let mut spec = SessionSpec::new(session.id.clone());
         spec.network = self.network(wanted.network)?;
@@ -195,6 +178,37 @@ impl Inner {
             spec.storage = Some(self.records.files(session.id.as_str()));
         }
         Ok(spec)
+    }
+
+    /// The host's directories that the session asks for, as far as it may have them.
+    async fn admit_mounts(
+        &self,
+        wanted: &BoxSpec,
+        extra_mounts: &[MountSpec],
+        quota_bytes: Option<u64>,
+    ) -> Result<Vec<Mount>, RuntimeError> {
+        // The usual session asks for none, and need not wait for another thread.
+        if wanted.host_path.is_none() && extra_mounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let policy = self.mount_policy();
+        let (host_path, mode, target) =
+            (wanted.host_path.clone(), wanted.host_path_mode, wanted.mount_path.clone());
+        let extra = extra_mounts.to_vec();
+        // Off the async threads: the policy looks at the disk.
+        let admitted = tokio::task::spawn_blocking(move || -> Result<Vec<Mount>, RuntimeError> {
+            let mut mounts = Vec::new();
+            if let Some(host_path) = &host_path {
+                mounts.extend(policy.admit(host_path, &target, mode, quota_bytes)?);
+            }
+            for mount in &extra {
+                mounts.extend(policy.admit(&mount.host_path, &mount.mount_path, mount.mode, None)?);
+            }
+            Ok(mounts)
+        });
+        admitted
+            .await
+            .map_err(|error| RuntimeError::failed("checking mounts", std::io::Error::other(error)))?
     }
 
     fn network(&self, wanted: NetworkMode) -> Result<Network, RuntimeError> {
