@@ -81,7 +81,7 @@ pub(crate) fn measure(
             }
         }
         for subject in subjects.iter().filter(|subject| subject.server.is_shipped()) {
-            crowd(subject, round, measured)?;
+            burst(subject, round, measured)?;
         }
         measured.end_round();
     }
@@ -192,17 +192,21 @@ fn servers(subject: &Subject) -> anyhow::Result<Vec<Variant<'_>>> {
     Ok(variants)
 }
 
-/// How long a session takes when 50 clients want one at the same time, again and again.
-fn crowd(subject: &Subject, round: u32, measured: &mut Measurements) -> anyhow::Result<()> {
+/// How long a session takes when 50 clients want one at the same moment.
+fn burst(subject: &Subject, round: u32, measured: &mut Measurements) -> anyhow::Result<()> {
     const CLIENTS: usize = 50;
     // The reference makes one after the other; that is slow enough to see once.
-    let each = match subject.server {
+    let bursts = match subject.server {
         server if server.is_ours() => 4,
         server if server.has_boxes() && round == 0 => 1,
         _ => return Ok(()),
     };
-    let times = subject.lives_at_once(&mut subject.callers(CLIENTS)?, each)?;
-    let times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1000.0).collect();
+    let mut callers = subject.callers(CLIENTS)?;
+    let mut times = Vec::new();
+    for _ in 0..bursts {
+        std::thread::sleep(PAUSE);
+        times.extend(subject.burst(&mut callers)?.iter().map(|time| time.as_secs_f64() * 1000.0));
+    }
     measured.value(Row::Rpc(Figure::Cold50, subject.server), median(&times));
     measured.value(Row::Rpc(Figure::Cold50P99, subject.server), percentile(&times, 0.99));
     Ok(())

@@ -47,7 +47,7 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
     let floor = Floor::start().context("starting the floor's own launcher")?;
     if let Some(what) = options.repeat {
-        repeat::run(what, &runtime, &floor)?;
+        repeat::run(options, what, &runtime, &floor)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut measured = Measurements::default();

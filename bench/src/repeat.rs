@@ -3,12 +3,17 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::ValueEnum;
 use sandcrate_backend::ExecRequest;
 use tokio::runtime::Runtime;
 
+use crate::args::Options;
+use crate::catalog::Server;
 use crate::floor::{Floor, Payload};
+use crate::measurements::Measurements;
 use crate::native::Native;
+use crate::server::Servers;
 
 /// How long it is repeated.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -30,9 +35,18 @@ pub(crate) enum What {
     FloorWarmStatic,
     /// The floor's cold box
     FloorCold,
+    /// Over the RPC: a warm exec of `true`
+    ServerWarm,
+    /// Over the RPC: a session made and used once, without a pool
+    ServerCold,
+    /// Over the RPC: 50 sessions wanted at the same moment
+    ServerBurst,
 }
 
-pub(crate) fn run(what: What, runtime: &Runtime, floor: &Floor) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, what: What, runtime: &Runtime, floor: &Floor) -> anyhow::Result<()> {
+    if matches!(what, What::ServerWarm | What::ServerCold | What::ServerBurst) {
+        return run_server(options, what);
+    }
     let init = floor.warm_init()?;
     let native = Native::open(runtime, if what == What::Pool { 4 } else { 0 })?;
     let session = native.session()?;
@@ -48,22 +62,46 @@ pub(crate) fn run(what: What, runtime: &Runtime, floor: &Floor) -> anyhow::Resul
         What::FloorWarm => Ok(init.run(Payload::True)?),
         What::FloorWarmStatic => Ok(init.run(Payload::StaticTrue)?),
         What::FloorCold => Ok(floor.cold(Payload::True)?),
+        // Not of the backend: see `run_server`.
+        What::ServerWarm | What::ServerCold | What::ServerBurst => Ok(Duration::ZERO),
     };
+    repeat(|| Ok(vec![one()?]))?;
+    native.close();
+    Ok(())
+}
+
+fn run_server(options: &Options, what: What) -> anyhow::Result<()> {
+    let subjects = Servers::find(options, &mut Measurements::default())?.start_ours()?;
+    let wanted = if what == What::ServerCold { Server::SandcrateNoPool } else { Server::Sandcrate };
+    let subject =
+        subjects.iter().find(|subject| subject.server == wanted).context("sandcrate is not built")?;
+    writeln!(io::stdout(), "the server has the pid {}", subject.pid())?;
+    let mut callers = subject.callers(if what == What::ServerBurst { 50 } else { 1 })?;
+    let session = subject.session(&mut callers[0])?;
+    repeat(|| match what {
+        What::ServerBurst => subject.burst(&mut callers),
+        What::ServerCold => Ok(vec![subject.run(callers[0].life(&subject.next_id()))?.first_exec]),
+        _ => Ok(vec![subject.run(callers[0].exec(&session, "true"))?]),
+    })
+}
+
+/// Takes samples for the window, then sums them up.
+fn repeat(mut samples: impl FnMut() -> anyhow::Result<Vec<Duration>>) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut times = Vec::new();
     while started.elapsed() < WINDOW {
-        times.push(one()?);
+        times.extend(samples()?);
     }
     times.sort();
     let micros = |part: usize| times[(times.len() - 1) * part / 100].as_micros();
     writeln!(
         io::stdout(),
-        "{} times; p50 {} us, p10 {} us, p95 {} us",
+        "{} times; p50 {} us, p10 {} us, p95 {} us, p99 {} us",
         times.len(),
         micros(50),
         micros(10),
-        micros(95)
+        micros(95),
+        micros(99)
     )?;
-    native.close();
     Ok(())
 }

@@ -78,7 +78,7 @@ async def test_p5_output_of_a_process_that_ended_is_not_lost(box):
     assert info.exit_code == 4
     async with box.attach("p5") as relay:
         assert await everything(relay) == ["first", "second", "last"]
-        assert relay.close_code == 1000 and "4" in relay.close_reason
+        assert (relay.close_code, relay.close_reason) == (1000, "exited with code 4")
 
 
 async def test_p5_output_before_attach_is_delivered_in_order(box):
@@ -98,7 +98,7 @@ async def test_p6_a_second_attach_is_refused_at_once(box):
             async with asyncio.timeout(5):
                 await box.attach("p6")
         response = refused.value.response
-        assert response.status_code in (400, 409)
+        assert response.status_code == 409
         assert json.loads(response.body)["error"]["code"] == "BoxManagedProcessConflictError"
         await first.send("undisturbed")
         assert await asyncio.wait_for(first.recv(), PATIENCE) == "undisturbed"
@@ -131,17 +131,19 @@ async def test_p8_the_close_says_how_the_process_ended(box):
     await box.spawn("p8", "sh", "-c", "echo a; sleep 0.5; echo b; printf nonl; exit 3")
     async with box.attach("p8") as relay:
         assert await everything(relay) == ["a", "b", "nonl"]
-        assert relay.close_code == 1000 and "3" in relay.close_reason
+        assert (relay.close_code, relay.close_reason) == (1000, "exited with code 3")
     await box.spawn("p8", "cat", process_id="stopped")
     async with box.attach("p8", "stopped") as relay:
         await box.client.stop_managed_process("p8", "stopped")
         assert await everything(relay) == []
-        assert relay.close_code == 1000
+        # Its input was closed and it was told to end: whichever it heeded first.
+        ways = ("stopped", "exited with code 0", "exited with code 143")
+        assert relay.close_code == 1000 and relay.close_reason in ways
     await box.spawn("p8", "cat", process_id="deleted")
     async with box.attach("p8", "deleted") as relay:
         await box.client.delete_session("p8")
         assert await everything(relay) == []
-        assert relay.close_code == 1000
+        assert (relay.close_code, relay.close_reason) == (1000, "session deleted")
 
 
 async def test_p9_a_process_has_the_mounts_of_its_session(box, tmp_path):

@@ -112,6 +112,12 @@ impl Servers {
         Ok(Self { entries, runtime: Rc::new(runtime) })
     }
 
+    /// Our own with and without a pool.
+    pub(crate) fn start_ours(&self) -> anyhow::Result<Vec<Subject>> {
+        let ours = self.entries.iter().filter(|entry| entry.server.is_ours());
+        ours.map(|entry| Ok(self.start(entry)?.0)).collect()
+    }
+
     pub(crate) fn start_all(&self) -> anyhow::Result<Vec<Subject>> {
         self.entries.iter().map(|entry| Ok(self.start(entry)?.0)).collect()
     }
@@ -217,16 +223,29 @@ impl Subject {
         })
     }
 
-    /// Sessions made, used once and deleted, by all callers at once; the times of each.
-    pub(crate) fn lives_at_once(&self, callers: &mut [Caller], each: usize) -> anyhow::Result<Vec<Duration>> {
+    /// Sessions made, used once and deleted by all callers at once, one after the other by each.
+    pub(crate) fn lives_at_once(&self, callers: &mut [Caller], each: usize) -> anyhow::Result<()> {
         let lives = callers.iter_mut().map(|caller| async move {
-            let mut times = Vec::with_capacity(each);
             for _ in 0..each {
-                times.push(caller.life(&self.next_id()).await?.first_exec);
+                caller.life(&self.next_id()).await?;
             }
-            anyhow::Ok(times)
+            anyhow::Ok(())
         });
-        Ok(self.run(try_join_all(lives))?.concat())
+        self.run(try_join_all(lives)).map(drop)
+    }
+
+    /// How long each caller waits for the first result in a new session when all want one at the same moment.
+    pub(crate) fn burst(&self, callers: &mut [Caller]) -> anyhow::Result<Vec<Duration>> {
+        let sessions: Vec<_> = callers.iter().map(|_| self.next_id()).collect();
+        let first = callers.iter_mut().zip(&sessions).map(|(caller, session)| async move {
+            let started = Instant::now();
+            caller.create(session).await?;
+            caller.exec(session, "true").await?;
+            anyhow::Ok(started.elapsed())
+        });
+        let times = self.run(try_join_all(first))?;
+        self.delete(&mut callers[0], &sessions)?;
+        Ok(times)
     }
 
     /// Commands a second while every caller uses a session of its own.

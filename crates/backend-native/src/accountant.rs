@@ -45,7 +45,7 @@ impl Watch {
 pub(crate) async fn check(session: &Session) -> Result<(), BackendError> {
     match asked_over(session).await {
         Some(LimitHit::Disk { used_bytes, limit_bytes }) => Err(BackendError::LimitExceeded {
-            what: format!("the shared directory with {used_bytes} bytes"),
+            what: format!("the directory with {used_bytes} bytes"),
             limit: format!("its quota of {limit_bytes} bytes"),
         }),
         _ => Ok(()),

@@ -72,7 +72,7 @@ pub(crate) struct Routes {
 pub(crate) struct Bound {
     pub(crate) directories: Vec<PathBuf>,
     pub(crate) bytes: u64,
-    /// Counted before and after a command too: a quota somebody asked for on a directory of the host.
+    /// Counted before and after a command too: a quota that somebody asked for.
     pub(crate) asked: bool,
 }
 
@@ -356,7 +356,8 @@ fn accounted(
     let private = storage.accounted_limit().map(|bytes| Bound {
         directories: vec![storage.directory.clone()],
         bytes,
-        asked: false,
+        // A hard quota that nothing here makes hard is at least counted at every step.
+        asked: matches!(spec.limits.disk, DiskLimit::Hard(_)),
     });
     let mut bounds: Vec<Bound> = shared()
         .filter_map(|(mount, source)| {

@@ -13,6 +13,7 @@ mod config;
 mod doctor;
 mod driver;
 mod errors;
+mod golden;
 mod help;
 mod layers;
 mod limits;
