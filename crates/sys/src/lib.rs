@@ -16,6 +16,7 @@ pub mod quota;
 pub mod reactor;
 pub mod seccomp;
 pub mod signal;
+pub mod tun;
 
 use std::io;
 
