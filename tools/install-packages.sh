@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 programs=(python3:python3 pip3:python3-pip git:git gcc:gcc make:make perl:perl node:nodejs npm:npm bwrap:bubblewrap
-    mke2fs:e2fsprogs setsid:util-linux ps:procps su:util-linux jq:jq strip:binutils)
+    mke2fs:e2fsprogs setsid:util-linux ps:procps su:util-linux jq:jq strip:binutils curl:curl ip:iproute2
+    openssl:openssl)
 
 missing=()
 for pair in "${programs[@]}"; do

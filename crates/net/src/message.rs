@@ -1,0 +1,57 @@
+//! What the daemon and the helper say to each other. Each direction has its own type.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::denial::Denial;
+use crate::policy::{Grants, Policy};
+use crate::stack::{BoxId, Counters, NetworkConfig};
+
+/// Daemon to helper.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum HelperRequest {
+    /// Serve a box. One descriptor: its tun device.
+    Attach { box_id: BoxId, config: Box<NetworkConfig> },
+    /// From now on this policy; what it does not allow ends.
+    SetPolicy { box_id: BoxId, policy: Policy, grants: Grants },
+    /// The box is gone.
+    Detach { box_id: BoxId },
+    /// Carry this connection into the box. One descriptor: a connected stream.
+    Forward { box_id: BoxId, port: u16 },
+    /// What the box has used so far.
+    Count { box_id: BoxId },
+    /// Resolvers and addresses of the host have changed.
+    Surroundings { resolvers: Vec<SocketAddr>, own: Vec<IpAddr> },
+}
+
+/// Helper to daemon. Every request but `Forward` and `Surroundings` has one reply, in order; denials come
+/// between.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum HelperReply {
+    Attached {
+        box_id: BoxId,
+    },
+    /// The policy is in force.
+    PolicySet {
+        box_id: BoxId,
+    },
+    Detached {
+        box_id: BoxId,
+        counters: Counters,
+    },
+    Counted {
+        box_id: BoxId,
+        counters: Counters,
+    },
+    Failed {
+        box_id: BoxId,
+        reason: String,
+    },
+    /// Refusals since the last such message, and how many were lost before them.
+    Denied {
+        box_id: BoxId,
+        denials: Vec<Denial>,
+        lost: u64,
+    },
+}
