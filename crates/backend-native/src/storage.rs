@@ -48,6 +48,19 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
+    fn at(directory: PathBuf, shelf: &Shelf, box_name: &str, limit: DiskLimit) -> Self {
+        Self {
+            name: box_name.to_owned(),
+            directory,
+            source: StorageSource::Directory,
+            shelf: Arc::clone(&shelf.seen),
+            image: None,
+            limit,
+            kept: None,
+            removed: false,
+        }
+    }
+
     /// Makes the storage of a box, with what this machine has to enforce its bound.
     pub(crate) async fn create(
         shelf: &Shelf,
@@ -58,16 +71,7 @@ impl Storage {
         let directory = shelf.directory.join(box_name);
         // Passed through by the box's user; the instance's directory keeps everybody else out.
         DirBuilder::new().mode(0o755).create(&directory).map_err(failed)?;
-        let mut made = Self {
-            name: box_name.to_owned(),
-            directory,
-            source: StorageSource::Directory,
-            shelf: Arc::clone(&shelf.seen),
-            image: None,
-            limit,
-            kept: None,
-            removed: false,
-        };
+        let mut made = Self::at(directory, shelf, box_name, limit);
         made.bound().await.map_err(failed)?;
         Ok(made)
     }
@@ -84,17 +88,10 @@ impl Storage {
         let directory = directory.canonicalize().map_err(failed)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = open(&directory, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-        let mut kept = Self {
-            name: box_name.to_owned(),
-            directory,
-            source: StorageSource::Directory,
-            shelf: Arc::clone(&shelf.seen),
-            image: None,
-            limit,
-            kept: Some(opened),
-            // Whoever keeps it removes it.
-            removed: true,
-        };
+        let mut kept = Self::at(directory, shelf, box_name, limit);
+        kept.kept = Some(opened);
+        // Whoever keeps it removes it.
+        kept.removed = true;
         kept.bound().await.map_err(failed)?;
         Ok(kept)
     }
