@@ -5,25 +5,18 @@
 //! travels in a memfd beside it.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::MemfdFlags;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sandcrate_sys::packet;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// What fits comfortably into one packet; the socket's default buffer holds several.
 const INLINE_BYTES: usize = 8 << 10;
 /// An argument list beyond this is refused before it gets here.
 const SPILLED_BYTES: u64 = 64 << 20;
-/// Mounts of one session, its storage and the spilled body together stay below it (the kernel's own bound
-/// is 253).
-const MAX_FDS: usize = 96;
-
 const INLINE: u8 = 0;
 const SPILLED: u8 = 1;
 
@@ -72,46 +65,21 @@ impl Channel {
 pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
     if body.len() < INLINE_BYTES {
-        return send_packet(socket, &[IoSlice::new(&[INLINE]), IoSlice::new(&body)], fds);
+        return packet::send(socket, &[IoSlice::new(&[INLINE]), IoSlice::new(&body)], fds);
     }
     let mut spill = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
     spill.write_all(&body)?;
     let mut all = fds.to_vec();
     all.push(spill.as_fd());
-    send_packet(socket, &[IoSlice::new(&[SPILLED])], &all)
-}
-
-fn send_packet(socket: BorrowedFd<'_>, parts: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    if fds.len() > MAX_FDS {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors in one message"));
-    }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "descriptors do not fit"));
-    }
-    sendmsg(socket, parts, &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
+    packet::send(socket, &[IoSlice::new(&[SPILLED])], &all)
 }
 
 /// Receives one message from a channel's socket; `None` when the peer is gone.
 pub fn recv<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     // On the stack: every message of a warm command passes here.
-    let mut packet = [0; INLINE_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        recvmsg(socket, &mut [IoSliceMut::new(&mut packet)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut fds: Vec<OwnedFd> = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            fds.extend(received);
-        }
-    }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(invalid("a message was cut off"));
-    }
-    let Some((kind, inline)) = packet[..received.bytes].split_first() else { return Ok(None) };
+    let mut buffer = [0; INLINE_BYTES + 1];
+    let (length, mut fds) = packet::recv(socket, &mut buffer)?;
+    let Some((kind, inline)) = buffer[..length].split_first() else { return Ok(None) };
     let message = if *kind == SPILLED {
         let spill = File::from(fds.pop().ok_or_else(|| invalid("a spilled message without its body"))?);
         postcard::from_bytes(&read_from_start(&spill)?)
@@ -167,7 +135,7 @@ mod tests {
     #[test]
     fn a_packet_that_is_not_a_message_is_an_error() {
         let (a, b) = Channel::pair().unwrap();
-        rustix::net::send(&a, &[INLINE, 0xff, 0xff], SendFlags::empty()).unwrap();
+        rustix::net::send(&a, &[INLINE, 0xff, 0xff], rustix::net::SendFlags::empty()).unwrap();
         assert_eq!(b.recv::<String>().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -10,6 +10,7 @@ pub mod fd;
 pub mod loopback;
 pub mod loopdev;
 pub mod mount;
+pub mod packet;
 pub mod process;
 pub mod quota;
 #[cfg(feature = "reactor")]
