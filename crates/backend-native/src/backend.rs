@@ -126,7 +126,7 @@ impl NativeBackend {
         let started = Instant::now();
         let launcher = self.launcher()?;
         let common = launcher.ready().await?;
-        let network = network_mode(spec.network);
+        let network = network_mode(&spec.network)?;
         let sources = self.open_sources(&spec).await?;
         let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("box-{number}");
@@ -212,6 +212,7 @@ impl Backend for NativeBackend {
             files: true,
             writable_root: !self.mapping.is_rootless(),
             host_network: true,
+            isolated_network: false,
             host_mounts: true,
             hard_disk_quota: self.mapping.is_rootless() || crate::storage::has_images(),
             kept_storage: true,

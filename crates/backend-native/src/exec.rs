@@ -342,6 +342,8 @@ impl Driver {
             },
             limits_hit,
             dropped_bytes,
+            denials: Vec::new(),
+            network: None,
         })
     }
 }

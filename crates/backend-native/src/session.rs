@@ -92,10 +92,15 @@ pub(crate) struct Ingredients {
     pub(crate) started: Instant,
 }
 
-pub(crate) fn network_mode(network: Network) -> NetworkMode {
+pub(crate) fn network_mode(network: &Network) -> Result<NetworkMode, BackendError> {
     match network {
-        Network::Off => NetworkMode::Off,
-        Network::Host => NetworkMode::Host,
+        Network::Off => Ok(NetworkMode::Off),
+        Network::Host => Ok(NetworkMode::Host),
+        Network::Isolated(_) => Err(BackendError::Unsupported {
+            backend: NAME,
+            what: "an isolated network".to_owned(),
+            hint: "choose `off` or `host`".to_owned(),
+        }),
     }
 }
 
@@ -305,7 +310,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, BackendError> {
     let spec = JailSpec {
         mapping,
-        network: network_mode(spec.network),
+        network: network_mode(&spec.network)?,
         root: match spec.root {
             RootAccess::ReadOnly => RootMode::ReadOnly,
             RootAccess::Writable => RootMode::Writable,

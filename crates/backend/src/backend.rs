@@ -1,10 +1,13 @@
 //! The trait every backend implements.
 
+use std::os::fd::OwnedFd;
+
 use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::{
-    BackendError, ExecRequest, Execution, FileReply, FileRequest, SessionId, SessionInfo, SessionSpec,
+    BackendError, ExecRequest, Execution, FileReply, FileRequest, Isolation, NetworkReport, SessionId,
+    SessionInfo, SessionSpec,
 };
 
 /// What a backend can do at all, whatever the session. A caller asks here first; an operation outside it fails
@@ -15,6 +18,8 @@ pub struct Capabilities {
     pub files: bool,
     pub writable_root: bool,
     pub host_network: bool,
+    /// A network of the box's own, held to a policy: [`crate::Network::Isolated`].
+    pub isolated_network: bool,
     pub host_mounts: bool,
     pub hard_disk_quota: bool,
     /// Private files can outlive the session, in a directory of the caller's.
@@ -55,6 +60,24 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Works on files with the identity of the box's commands, inside the box's own root.
     async fn files(&self, session: &SessionId, request: FileRequest) -> Result<FileReply, BackendError>;
 
+    /// Holds a live session's isolated network to another policy; it is in force when this returns.
+    async fn set_network(&self, session: &SessionId, isolation: Isolation) -> Result<(), BackendError> {
+        let _ = (session, isolation);
+        Err(self.without_network("a network policy"))
+    }
+
+    /// What a session's isolated network has used and refused so far.
+    async fn network(&self, session: &SessionId) -> Result<NetworkReport, BackendError> {
+        let _ = session;
+        Err(self.without_network("a network report"))
+    }
+
+    /// Carries a connected stream to a TCP port inside the box, both ways, until either side ends it.
+    async fn forward(&self, session: &SessionId, port: u16, stream: OwnedFd) -> Result<(), BackendError> {
+        let _ = (session, port, stream);
+        Err(self.without_network("a port"))
+    }
+
     /// True while the box's init lives.
     async fn is_alive(&self, session: &SessionId) -> bool;
 
@@ -77,4 +100,10 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
     /// Ends every box and releases everything the backend holds.
     async fn shutdown(&self);
+
+    /// The error of the network operations on a backend without an isolated network.
+    fn without_network(&self, what: &str) -> BackendError {
+        let hint = "this backend has no isolated network".to_owned();
+        BackendError::Unsupported { backend: self.name(), what: what.to_owned(), hint }
+    }
 }

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use sandcrate_protocol::network::{Counters, Denial};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -161,12 +162,33 @@ pub struct ExecExit {
     pub limits_hit: Vec<LimitHit>,
     /// Bytes that a consumer too slow for too long did not get.
     pub dropped_bytes: u64,
+    /// What the box was refused while the command ran, by whichever of its commands.
+    pub denials: Vec<Denial>,
+    /// What the box's isolated network carried while the command ran; `None` without one.
+    pub network: Option<Box<Counters>>,
+}
+
+impl ExecExit {
+    /// An end of which nothing else is known.
+    pub fn new(status: ExitStatus, timed_out: bool) -> Self {
+        Self {
+            status,
+            timed_out,
+            usage: Usage::default(),
+            limits_hit: Vec::new(),
+            dropped_bytes: 0,
+            denials: Vec::new(),
+            network: None,
+        }
+    }
 }
 
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExecEvent {
     Output(Stream, Bytes),
+    /// The box was refused something just now; equal refusals are told once, and counted in the exit.
+    Denied(Denial),
     /// The last event of every execution that started.
     Exit(ExecExit),
     /// The last event when the box died under the command, or the command could not be started.
@@ -252,6 +274,7 @@ impl Execution {
             match event {
                 ExecEvent::Output(Stream::Stdout, data) => stdout.push(&data),
                 ExecEvent::Output(Stream::Stderr, data) => stderr.push(&data),
+                ExecEvent::Denied(_) => {}
                 ExecEvent::Exit(exit) => {
                     return Ok(Collected {
                         stdout: stdout.data.freeze(),

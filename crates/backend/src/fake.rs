@@ -72,6 +72,7 @@ impl FakeBackend {
             files: true,
             writable_root: true,
             host_network: false,
+            isolated_network: false,
             host_mounts: true,
             hard_disk_quota: false,
             kept_storage: true,
@@ -153,6 +154,9 @@ impl FakeBackend {
         let able = &self.capabilities;
         if spec.network == Network::Host && !able.host_network {
             return Err(self.unsupported("the host's network"));
+        }
+        if matches!(spec.network, Network::Isolated(_)) && !able.isolated_network {
+            return Err(self.unsupported("an isolated network"));
         }
         if spec.root == RootAccess::Writable && !able.writable_root {
             return Err(self.unsupported("a writable root"));

@@ -13,6 +13,7 @@ mod exec;
 pub mod fake;
 mod files;
 mod mounts;
+mod network;
 mod session;
 
 pub use arguments::{
@@ -27,7 +28,7 @@ pub use exec::{
 };
 pub use files::{FileEntry, FileKind, FileReply, FileRequest};
 pub use mounts::{MAX_MOUNTS, MAX_PATH_BYTES, check_mounts, check_target, refused_source};
+pub use network::{Isolation, Network, NetworkReport};
 pub use session::{
-    DiskLimit, Limits, Mount, MountAccess, Network, RootAccess, SessionId, SessionInfo, SessionSpec,
-    Strictness,
+    DiskLimit, Limits, Mount, MountAccess, RootAccess, SessionId, SessionInfo, SessionSpec, Strictness,
 };

@@ -7,6 +7,7 @@ use sandcrate_protocol::{Control, Enforcement};
 use serde::Serialize;
 
 use crate::BackendError;
+use crate::Network;
 
 /// The name of a session: any text without control characters, 1 to 256 characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -40,15 +41,6 @@ impl std::fmt::Display for SessionId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Network {
-    /// An empty network namespace with loopback only.
-    Off,
-    /// The host's own network namespace, by the operator's explicit word.
-    Host,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

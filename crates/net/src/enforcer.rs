@@ -7,11 +7,10 @@
 
 use std::net::IpAddr;
 
-use super::{Base, Grants, Policy};
-use crate::address::{AddressClass, classify};
-use crate::cidr::Cidr;
-use crate::name::HostName;
-use crate::rule::{Rule, Transport};
+use sandcrate_protocol::network::{
+    AddressClass, Base, Cidr, Grants, HostName, Policy, Rule, Transport, classify,
+};
+
 use crate::sniff::Sniffed;
 
 /// Ports of name servers: a box asks our forwarder, or names would not be bound.
@@ -76,14 +75,14 @@ impl Enforcer {
     }
 
     fn deny_rules(&self) -> impl Iterator<Item = &Rule> {
-        self.grants.deny.iter().chain(&self.policy.deny)
+        self.grants.deny.iter().chain(self.policy.deny())
     }
 
     /// Rules that let something pass, whatever the base.
     fn allow_rules(&self) -> impl Iterator<Item = &Rule> {
         // Under `public` a grant is usable as it stands; under a list, the list must have it too.
-        let grants = if self.policy.base == Base::Public { self.grants.allow.as_slice() } else { &[] };
-        self.policy.allow.iter().chain(grants)
+        let grants = if self.policy.base() == Base::Public { self.grants.allow.as_slice() } else { &[] };
+        self.policy.allow().iter().chain(grants)
     }
 
     /// Whether a connection may be opened, before a byte of it is seen.
@@ -120,7 +119,7 @@ impl Enforcer {
     fn judge_lists(&self, attempt: &Attempt<'_>) -> Result<Allowed, Refusal> {
         let denied_names = self.deny_rules().any(|rule| rule.name().is_some());
         let by_address = if denied_names { Inspection::Name } else { Inspection::None };
-        let public = self.policy.base == Base::Public
+        let public = self.policy.base() == Base::Public
             && classify(attempt.address) == AddressClass::Public
             && !attempt.own;
         if public || self.allow_rules().any(|rule| range_matches(rule, attempt)) {
@@ -211,7 +210,7 @@ impl Enforcer {
         }
         self.judge_alias(name)?;
         let listed = self.allow_rules().filter_map(Rule::name).any(|pattern| pattern.matches(name));
-        if self.policy.base == Base::Public || listed {
+        if self.policy.base() == Base::Public || listed {
             return Ok(());
         }
         Err(Refusal::new("not on the allow list", format!("the name is not allowed; it would need `{name}`")))
@@ -260,7 +259,7 @@ impl Enforcer {
         let named = self.allow_rules().any(|rule| plain(rule) && name_matches(rule, &attempt));
         match self.judge(&attempt) {
             Ok(Allowed { inspection: Inspection::None }) => Ok(()),
-            Ok(_) if self.policy.base == Base::Public || named => Ok(()),
+            Ok(_) if self.policy.base() == Base::Public || named => Ok(()),
             Ok(_) => Err(self.unlisted(&attempt)),
             Err(refusal) => Err(refusal),
         }
@@ -324,3 +323,7 @@ fn as_rule(attempt: &Attempt<'_>) -> String {
     let transport = if attempt.transport == Transport::Udp { "udp/" } else { "" };
     if attempt.port == 0 { target } else { format!("{transport}{target}:{}", attempt.port) }
 }
+
+#[cfg(test)]
+#[path = "enforcer_tests.rs"]
+mod tests;

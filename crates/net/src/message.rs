@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::denial::Denial;
-use crate::policy::{Grants, Policy};
-use crate::stack::{BoxId, Counters, NetworkConfig};
+use crate::stack::{BoxId, NetworkConfig};
+use sandcrate_protocol::network::Counters;
+use sandcrate_protocol::network::Denial;
+use sandcrate_protocol::network::{Grants, Policy};
 
 /// Daemon to helper.
 #[derive(Debug, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 mod http;
 mod tls;
 
-use crate::name::HostName;
+use sandcrate_protocol::network::HostName;
 
 /// Enough for a ClientHello with post-quantum key shares and for any sane request head; servers bound theirs at
 /// 8 to 16 KiB.

@@ -5,11 +5,11 @@
 //! echo are associations with a time limit, DNS goes to the forwarder. Whatever is not understood is dropped;
 //! whatever is refused is answered at once.
 
+mod bucket;
 mod datagram;
 mod flow;
 mod host_end;
 mod hub;
-mod limits;
 mod network;
 mod packet;
 mod query;
@@ -26,12 +26,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-pub use limits::{Counters, Limits};
 pub use network::{Addressing, NetworkConfig};
+use sandcrate_protocol::network::Counters;
 
-use crate::denial::Denial;
-use crate::policy::{Enforcer, Grants, Policy};
+use crate::enforcer::Enforcer;
 use network::Network;
+use sandcrate_protocol::network::Denial;
+use sandcrate_protocol::network::{Grants, Policy};
 use timers::Timers;
 
 /// Names a box on the helper's channel.

@@ -6,6 +6,7 @@ mod enforcement;
 mod error;
 pub mod framing;
 mod json;
+pub mod network;
 mod profile;
 mod python;
 mod result;

@@ -270,13 +270,7 @@ mod tests {
     }
 
     fn exit() -> LogEnd {
-        LogEnd::Exit(ExecExit {
-            status: sandcrate_backend::ExitStatus::Code(0),
-            timed_out: false,
-            usage: sandcrate_backend::Usage::default(),
-            limits_hit: Vec::new(),
-            dropped_bytes: 0,
-        })
+        LogEnd::Exit(ExecExit::new(sandcrate_backend::ExitStatus::Code(0), false))
     }
 
     #[tokio::test(start_paused = true)]

@@ -44,7 +44,7 @@ impl Live {
         loop {
             match timeout_at(deadline, self.execution.next()).await {
                 Ok(Some(ExecEvent::Output(Stream::Stdout, data))) => self.seen.extend_from_slice(&data),
-                Ok(Some(ExecEvent::Output(Stream::Stderr, _))) => {}
+                Ok(Some(ExecEvent::Output(Stream::Stderr, _) | ExecEvent::Denied(_))) => {}
                 Ok(Some(ExecEvent::Exit(exit))) => {
                     return Ok((String::from_utf8_lossy(&self.seen).into_owned(), exit));
                 }

@@ -137,11 +137,9 @@ impl FakeScript {
         };
         let event = match outcome {
             Outcome::Exit { status, timed_out } => ExecEvent::Exit(ExecExit {
-                status,
-                timed_out,
                 usage: Usage { wall: begin.elapsed(), ..Usage::default() },
                 limits_hit: self.limits_hit,
-                dropped_bytes: 0,
+                ..ExecExit::new(status, timed_out)
             }),
             Outcome::Failed(error) => ExecEvent::Failed(error),
         };

@@ -6,17 +6,11 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use sandcrate_backend::{
     BackendError, Collected, ExecControl, ExecEvent, ExecExit, Execution, ExitStatus, SessionId, StdinMode,
-    Stream, Usage,
+    Stream,
 };
 
 fn exit(code: i32) -> ExecEvent {
-    ExecEvent::Exit(ExecExit {
-        status: ExitStatus::Code(code),
-        timed_out: false,
-        usage: Usage::default(),
-        limits_hit: Vec::new(),
-        dropped_bytes: 0,
-    })
+    ExecEvent::Exit(ExecExit::new(ExitStatus::Code(code), false))
 }
 
 fn out(stream: Stream, data: &'static str) -> ExecEvent {

@@ -55,22 +55,20 @@ fn count(number: u64, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sandcrate_backend::{ExitStatus, Usage};
+    use sandcrate_backend::ExitStatus;
 
     use super::*;
 
     #[test]
     fn each_limit_names_itself_and_the_flag() {
         let exit = ExecExit {
-            status: ExitStatus::Signal(9),
-            timed_out: true,
-            usage: Usage::default(),
             limits_hit: vec![
                 LimitHit::Memory { oom_kills: 2, limit_bytes: 512 << 20, tmpfs_bytes: Some(100 << 20) },
                 LimitHit::Pids { refused: 1, limit: 128 },
                 LimitHit::Disk { used_bytes: 70 << 20, limit_bytes: 64 << 20 },
             ],
             dropped_bytes: 2048,
+            ..ExecExit::new(ExitStatus::Signal(9), true)
         };
         assert_eq!(
             after(&exit, Some(Duration::from_secs(30))),

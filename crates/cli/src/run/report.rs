@@ -154,7 +154,7 @@ impl RunReport {
             backend: info.backend,
             start_ms: (info.start_time.as_secs_f64() * 1e6).round() / 1e3,
             root: plan.spec.root,
-            network: plan.spec.network,
+            network: plan.spec.network.clone(),
             workdir: plan.spec.workdir.clone(),
             mounts: plan.spec.mounts.clone(),
             toolchains: plan.toolchain.clone(),
@@ -247,10 +247,7 @@ mod tests {
 
     #[test]
     fn exit_codes_follow_the_shell() {
-        let exit = |status, timed_out| {
-            let usage = sandcrate_backend::Usage::default();
-            Ending::Exit(ExecExit { status, timed_out, usage, limits_hit: Vec::new(), dropped_bytes: 0 })
-        };
+        let exit = |status, timed_out| Ending::Exit(ExecExit::new(status, timed_out));
         assert_eq!(exit_code(&exit(ExitStatus::Code(7), false)), 7);
         assert_eq!(exit_code(&exit(ExitStatus::Signal(9), false)), 137);
         assert_eq!(exit_code(&exit(ExitStatus::Signal(9), true)), 124);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::name::HostName;
+use sandcrate_protocol::network::HostName;
 
 /// A program may connect some time after it asked, however short the answer's life is.
 pub(super) const MIN_LIFETIME: Duration = Duration::from_secs(300);

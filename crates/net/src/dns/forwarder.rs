@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::bindings::{Bindings, MAX_LIFETIME};
 use super::message::{Data, Message, Question, Record, ResponseCode, kind};
-use crate::denial::{Denial, DenialKind};
-use crate::name::HostName;
-use crate::policy::Enforcer;
+use crate::enforcer::Enforcer;
+use sandcrate_protocol::network::HostName;
+use sandcrate_protocol::network::{Denial, DenialKind};
 
 /// Without EDNS a client takes no more (RFC 1035).
 const PLAIN_BYTES: usize = 512;
@@ -115,7 +115,7 @@ impl Forwarder {
         answers: &[Record],
         is_own: &mut dyn FnMut(IpAddr) -> bool,
         now: Instant,
-    ) -> (Vec<Record>, Option<(String, crate::policy::Refusal)>) {
+    ) -> (Vec<Record>, Option<(String, crate::enforcer::Refusal)>) {
         let mut kept = Vec::new();
         let mut refused = None;
         let mut owner = name.as_str().to_owned();

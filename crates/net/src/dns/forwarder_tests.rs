@@ -1,7 +1,7 @@
 //! Questions that are asked, answers that are given.
 
 use super::*;
-use crate::policy::{Grants, Policy};
+use sandcrate_protocol::network::{Grants, Policy};
 
 fn enforcer(policy: &str) -> Enforcer {
     Enforcer::new(policy.parse::<Policy>().unwrap(), Grants::default())

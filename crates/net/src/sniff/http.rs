@@ -1,7 +1,7 @@
 //! The head of an HTTP/1 request (RFC 9112), read for its one authority.
 
 use super::Sniffed;
-use crate::name::HostName;
+use sandcrate_protocol::network::HostName;
 
 /// Longer than any registered method.
 const MAX_METHOD: usize = 24;

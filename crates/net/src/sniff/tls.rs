@@ -1,7 +1,7 @@
 //! ClientHello (RFC 8446, 4.1.2) far enough to find the server name.
 
 use super::Sniffed;
-use crate::name::HostName;
+use sandcrate_protocol::network::HostName;
 
 const NO_NAME: Option<Sniffed> = Some(Sniffed::Tls { name: None });
 

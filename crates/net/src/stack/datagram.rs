@@ -12,7 +12,7 @@ use super::flow::Fate;
 use super::hub::Hub;
 use super::packet::{self, Ends, Unreachable};
 use super::timers::Armed;
-use crate::name::HostName;
+use sandcrate_protocol::network::HostName;
 
 /// Datagrams that one association hands over before others have their turn.
 const TURN: usize = 64;

@@ -4,15 +4,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use super::limits::{Bucket, Counters, Limits};
+use super::bucket::Bucket;
 use super::network::Addressing;
 use super::packet::{self, Ends, Unreachable};
 use super::{sockets, tun};
-use crate::denial::{Denial, DenialKind, DenialLog};
 use crate::dns::{Forwarder, Reply};
-use crate::name::HostName;
-use crate::policy::{Enforcer, Refusal};
-use crate::rule::Transport;
+use crate::enforcer::{Enforcer, Refusal};
+use sandcrate_protocol::network::HostName;
+use sandcrate_protocol::network::Transport;
+use sandcrate_protocol::network::{Counters, Limits};
+use sandcrate_protocol::network::{Denial, DenialKind, DenialLog};
 
 /// What all flows of a box share.
 pub(super) struct Hub {

@@ -8,19 +8,21 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 use serde::{Deserialize, Serialize};
 
+use super::bucket::Bucket;
 use super::datagram::{DatagramFlow, DatagramKind};
 use super::flow::{Fate, Flow, Key};
 use super::hub::Hub;
-use super::limits::{Bucket, Counters, Limits};
 use super::packet::{self, Ends, Packet, Unreachable};
 use super::query::DnsFlow;
 use super::tcp::{Outset, TcpFlow};
 use super::{BoxId, Context};
 use super::{sockets, tun};
-use crate::denial::{Denial, DenialKind, DenialLog};
 use crate::dns::{Forwarder, Step};
-use crate::policy::{Attempt, Enforcer, Grants, Policy, Refusal};
-use crate::rule::Transport;
+use crate::enforcer::{Attempt, Enforcer, Refusal};
+use sandcrate_protocol::network::Transport;
+use sandcrate_protocol::network::{Counters, Limits};
+use sandcrate_protocol::network::{Denial, DenialKind, DenialLog};
+use sandcrate_protocol::network::{Grants, Policy};
 
 /// Packets of one box before the others have their turn.
 const BATCH: usize = 64;

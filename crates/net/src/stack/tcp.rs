@@ -21,11 +21,11 @@ use super::hub::Hub;
 use super::packet::{self, Ends, Unreachable};
 use super::timers::Armed;
 use super::tun::Port;
-use crate::denial::DenialKind;
-use crate::name::HostName;
-use crate::policy::{Attempt, Inspection, Refusal};
-use crate::rule::Transport;
+use crate::enforcer::{Attempt, Inspection, Refusal};
 use crate::sniff::{self, Sniffed};
+use sandcrate_protocol::network::DenialKind;
+use sandcrate_protocol::network::HostName;
+use sandcrate_protocol::network::Transport;
 
 /// Four of the largest segments: what keeps bulk data flowing while we are busy elsewhere. The pages are only
 /// taken when bytes come.

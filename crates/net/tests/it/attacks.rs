@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use sandcrate_net::DenialKind;
+use sandcrate_protocol::network::DenialKind;
 
 use crate::internet::{ECHO, FORBIDDEN, WEB};
 use crate::world::{HOST, HOST_IN_RANGE, Helper, World};

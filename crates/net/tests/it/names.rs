@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use sandcrate_net::DenialKind;
+use sandcrate_protocol::network::DenialKind;
 
 use crate::internet::{ECHO, SERVER_FIRST, WEB};
 use crate::world::{TestBox, World};

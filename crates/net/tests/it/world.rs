@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandcrate_net::message::{HelperReply, HelperRequest};
-use sandcrate_net::{Addressing, Counters, Denial, Grants, NetworkConfig, Policy, channel};
+use sandcrate_net::{Addressing, NetworkConfig, channel};
+use sandcrate_protocol::network::{Counters, Denial, Grants, Policy};
 use sandcrate_sys::tun;
 
 /// The host's address towards the Internet.

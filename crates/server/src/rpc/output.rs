@@ -45,7 +45,7 @@ pub(super) fn strip(text: &str) -> &str {
 mod tests {
     use std::time::Duration;
 
-    use sandcrate_backend::{Collected, ExecExit, ExitStatus, Usage};
+    use sandcrate_backend::{Collected, ExecExit, ExitStatus};
 
     use super::*;
 
@@ -55,8 +55,7 @@ mod tests {
         status: ExitStatus,
         timed_out: bool,
     ) -> ExecOutcome {
-        let exit =
-            ExecExit { status, timed_out, usage: Usage::default(), limits_hit: Vec::new(), dropped_bytes: 0 };
+        let exit = ExecExit::new(status, timed_out);
         let collected = Collected {
             stdout: stdout.into(),
             stderr: stderr.into(),

@@ -1,7 +1,6 @@
 //! What was refused, in a form that a program and a language model can act on.
 //!
-//! The record also serves refusals of paths and system calls where the kernel tells of them; this crate makes
-//! the network's.
+//! The record also serves refusals of paths and system calls where the kernel tells of them.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,21 +1,17 @@
 //! The policy of a box in its one text form, used by profiles, requests, REST and the command line:
 //! `off`, `public`, `public, deny ads.example`, `allow *.example.com:443, allow 192.0.2.0/24, deny …`.
 //!
-//! What a policy means for one connection is decided in [`Enforcer`].
+//! What a policy means for one connection is decided where connections are made.
 
 use std::fmt;
 use std::str::FromStr;
 
-use sandcrate_protocol::ErrorKind;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::rule::{Rule, RuleError};
-
-#[path = "enforcer.rs"]
-mod enforcer;
-
-pub use enforcer::{Allowed, Attempt, Enforcer, Inspection, Refusal};
+use super::address::{AddressClass, classify};
+use super::rule::{Rule, RuleError};
+use crate::ErrorKind;
 
 /// One policy is read by people; longer lists belong into a proxy.
 const MAX_RULES: usize = 1024;
@@ -136,14 +132,14 @@ impl Policy {
     pub fn check_against(&self, grants: &Grants) -> Result<(), PolicyError> {
         for rule in &self.allow {
             let Some(range) = rule.range() else { continue };
-            let class = crate::address::classify(range.base());
+            let class = classify(range.base());
             let wide = range.base().is_unspecified();
             let granted = grants
                 .allow
                 .iter()
                 .filter_map(Rule::range)
                 .any(|grant| grant.contains(range.base()) || range.contains(grant.base()));
-            if class != crate::address::AddressClass::Public && !wide && !granted {
+            if class != AddressClass::Public && !wide && !granted {
                 return Err(PolicyError::NotGranted { rule: rule.to_string(), class: class.name() });
             }
         }

@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cidr::Cidr;
-use crate::name::{HostName, NamePattern};
+use super::cidr::Cidr;
+use super::name::{HostName, NamePattern};
 
 /// Protocols that a rule can tell apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -91,14 +91,14 @@ impl Rule {
             && self.ports.is_none_or(|ports| ports.contains(port))
     }
 
-    pub(crate) fn name(&self) -> Option<&NamePattern> {
+    pub fn name(&self) -> Option<&NamePattern> {
         match &self.target {
             Target::Name(pattern) => Some(pattern),
             Target::Range(_) => None,
         }
     }
 
-    pub(crate) fn range(&self) -> Option<&Cidr> {
+    pub fn range(&self) -> Option<&Cidr> {
         match &self.target {
             Target::Name(_) => None,
             Target::Range(range) => Some(range),
@@ -255,7 +255,7 @@ fn parse_pattern(rule: &str, text: &str) -> Result<NamePattern, RuleError> {
     if name.contains('*') {
         return Err(RuleError::Wildcard { rule: rule.to_owned() });
     }
-    let parsed: HostName = name.parse().map_err(|reason: crate::name::NotAName| RuleError::Name {
+    let parsed: HostName = name.parse().map_err(|reason: super::name::NotAName| RuleError::Name {
         rule: rule.to_owned(),
         name: name.to_owned(),
         reason: reason.0,
