@@ -331,7 +331,7 @@ pub(crate) fn plan(
             hint: error.to_string(),
         },
         PlanError::TooLittleMemory => BackendError::invalid("memory", error.to_string()),
-        PlanError::TooFewProcesses(_) => BackendError::invalid("pids", error.to_string()),
+        PlanError::TooFewProcesses => BackendError::invalid("pids", error.to_string()),
         _ => BackendError::invalid("session", error.to_string()),
     })
 }

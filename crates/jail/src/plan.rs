@@ -122,10 +122,10 @@ pub struct Plan {
 pub enum PlanError {
     #[error("a writable root needs root: an ordinary user cannot own the system's files, not even in a box")]
     RootlessWritableRoot,
-    #[error("a memory limit below {} MiB leaves no room for a shell", MIN_MEMORY >> 20)]
+    #[error("must be at least {} MiB: less leaves no room for a shell", MIN_MEMORY >> 20)]
     TooLittleMemory,
-    #[error("a limit of {0} processes leaves no room for a shell")]
-    TooFewProcesses(u32),
+    #[error("must be at least {MIN_PIDS}: fewer processes leave no room for a shell")]
+    TooFewProcesses,
 }
 
 /// A shell, its libraries and the box's init.
@@ -148,7 +148,7 @@ impl Plan {
             return Err(PlanError::TooLittleMemory);
         }
         if spec.pids < MIN_PIDS {
-            return Err(PlanError::TooFewProcesses(spec.pids));
+            return Err(PlanError::TooFewProcesses);
         }
         let (user, home) = match spec.root {
             RootMode::Writable if spec.mapping.is_rootless() => return Err(PlanError::RootlessWritableRoot),

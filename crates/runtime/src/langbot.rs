@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::config::{BackendChoice, InitSource, LangbotConfig};
 use crate::error::RuntimeError;
 
-/// Reads the `box` section. Nulls mean absent, unknown keys are left alone; what is there and of the wrong type
+/// Reads the `box` section. Nulls mean nothing in particular, unknown keys are left alone; what is there and of the wrong type
 /// is an error that names it.
 pub(crate) fn parse(config: &Value, source: &InitSource) -> Result<LangbotConfig, RuntimeError> {
     let Value::Object(section) = config else {
@@ -28,12 +28,14 @@ pub(crate) fn parse(config: &Value, source: &InitSource) -> Result<LangbotConfig
     Ok(parsed)
 }
 
+/// A backend that is there without a name undoes an earlier choice; one that is not there leaves it.
 fn backend(value: Option<&Value>) -> Result<Option<BackendChoice>, RuntimeError> {
-    Ok(text("backend", value)?.map(|name| match name.as_str() {
+    let named = text("backend", value)?.map(|name| match name.as_str() {
         "local" => BackendChoice::Local,
         "auto" => BackendChoice::Auto,
         _ => BackendChoice::Named(name),
-    }))
+    });
+    Ok(named.or(value.map(|_| BackendChoice::Auto)))
 }
 
 /// Trimmed; blank counts as absent.
@@ -97,8 +99,12 @@ mod tests {
 
     #[test]
     fn l11_nulls_are_absent_and_wrong_types_are_named() {
-        let parsed = parse(&json!({"backend": null, "local": null}), &source()).unwrap();
+        let parsed = parse(&json!({"local": null}), &source()).unwrap();
         assert_eq!(parsed, LangbotConfig::default());
+        for unnamed in [json!(null), json!(" ")] {
+            let parsed = parse(&json!({"backend": unnamed}), &source()).unwrap();
+            assert_eq!(parsed.backend, Some(BackendChoice::Auto), "back to automatic");
+        }
         for (config, field) in [
             (json!([]), "config"),
             (json!({"backend": 5}), "backend"),

@@ -153,6 +153,13 @@ impl Process {
         if sent { Ok(()) } else { Err(self.not_running()) }
     }
 
+    /// Fails when an attachment would get nothing: the process has ended and its lines were taken.
+    pub(crate) fn check_attachable(&self) -> Result<(), RuntimeError> {
+        // Whoever holds the lease is at the lines.
+        let drained = self.relay.try_lock().is_ok_and(|state| state.is_drained(&self.stdout));
+        if !self.is_running() && drained { Err(self.not_running()) } else { Ok(()) }
+    }
+
     pub(crate) fn log(&self) -> Subscription {
         self.both.reader(None, Pace::Lossy)
     }

@@ -316,6 +316,11 @@ impl Runtime {
         self.managed(session, process).map(|process| process.info())
     }
 
+    /// Whether [`Self::attach_process`] has anything to give; asked before a connection is made for it.
+    pub fn check_attachable(&self, session: &str, process: &str) -> Result<()> {
+        self.managed(session, process)?.check_attachable()
+    }
+
     pub fn processes(&self, session: &str) -> Result<Vec<ProcessInfo>> {
         Ok(self.inner.existing(session)?.processes.infos())
     }

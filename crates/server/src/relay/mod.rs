@@ -53,7 +53,7 @@ async fn attach(
     refuse_newer_dialects(&headers)?;
     let session = session.trim().to_owned();
     // Before the question whether this is an upgrade at all, as the reference has it.
-    app.runtime.process(&session, &process).map_err(|error| refusal(&error))?;
+    app.runtime.check_attachable(&session, &process).map_err(|error| refusal(&error))?;
     let upgrade = upgrade.map_err(|rejection| no_upgrade(&rejection))?;
     let wait = matches!(options.wait.as_str(), "1" | "true");
     let attachment = tokio::select! {

@@ -6,11 +6,11 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use sandcrate_protocol::{BoxSpec, DEFAULT_PROCESS_ID, ProcessSpec};
+use sandcrate_protocol::{BoxSpec, DEFAULT_PROCESS_ID, ProcessSpec, SessionDetails};
 use sandcrate_runtime::{InitSource, OnTimeout, Runtime, SessionOptions};
 use serde_json::Value;
 
-use super::answer::{ActionError, Answer, SessionAnswer};
+use super::answer::{ActionError, Answer};
 use super::output;
 use crate::Identity;
 
@@ -84,12 +84,12 @@ async fn exec(call: Call<'_>) -> Outcome {
 async fn create_session(call: Call<'_>) -> Outcome {
     let spec = BoxSpec::from_json(call.data)?;
     let view = call.runtime.create_session(&spec, SessionOptions::default()).await?;
-    Ok(Answer::Session(Box::new(SessionAnswer::without_processes(view))))
+    Ok(Answer::Session(Box::new(SessionDetails::new(view.info, []))))
 }
 
 async fn get_session(call: Call<'_>) -> Outcome {
     let view = call.runtime.session(session_id(call.data)?)?;
-    Ok(Answer::Session(Box::new(SessionAnswer::with_processes(view))))
+    Ok(Answer::Session(Box::new(SessionDetails::new(view.info, view.processes))))
 }
 
 async fn get_sessions(call: Call<'_>) -> Outcome {

@@ -1,14 +1,13 @@
 //! What actions answer, in the shapes and the key order of the wire, and how they fail.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 
 use sandcrate_protocol::rpc::{Response, SeqId};
 use sandcrate_protocol::{
-    BackendStatus, DEFAULT_PROCESS_ID, ErrorKind, ExecResult, InvalidSpec, ProcessInfo, RuntimeStatus,
+    BackendStatus, ErrorKind, ExecResult, InvalidSpec, ProcessInfo, RuntimeStatus, SessionDetails,
     SessionInfo, wire_message,
 };
-use sandcrate_runtime::{RuntimeError, SessionView};
+use sandcrate_runtime::RuntimeError;
 use serde::Serialize;
 
 /// The result of an action.
@@ -20,37 +19,11 @@ pub(crate) enum Answer {
     Backend(BackendStatus),
     Status(RuntimeStatus),
     Exec(ExecResult),
-    Session(Box<SessionAnswer>),
+    Session(Box<SessionDetails>),
     Sessions { sessions: Vec<SessionInfo> },
     Deleted { deleted: String },
     Process(Box<ProcessInfo>),
     Stopped { stopped: String },
-}
-
-/// A session, with its processes where they are asked for and there are any.
-#[derive(Debug, Serialize)]
-pub(crate) struct SessionAnswer {
-    #[serde(flatten)]
-    info: SessionInfo,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    managed_processes: BTreeMap<String, ProcessInfo>,
-    /// The one called `default`, once more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    managed_process: Option<ProcessInfo>,
-}
-
-impl SessionAnswer {
-    pub(super) fn without_processes(view: SessionView) -> Self {
-        Self { info: view.info, managed_processes: BTreeMap::new(), managed_process: None }
-    }
-
-    pub(super) fn with_processes(view: SessionView) -> Self {
-        let managed_process =
-            view.processes.iter().find(|process| process.process_id == DEFAULT_PROCESS_ID).cloned();
-        let managed_processes =
-            view.processes.into_iter().map(|process| (process.process_id.clone(), process)).collect();
-        Self { info: view.info, managed_processes, managed_process }
-    }
 }
 
 /// Why an action gave no result.
