@@ -4,6 +4,7 @@
 //! [`ExecEvent::Exit`]. The collected result is a fold over it, [`Execution::collect`].
 
 use std::ffi::OsString;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -231,6 +232,7 @@ impl Execution {
     /// Chunks of up to 64 KiB each: a slow consumer is felt after about 1 MiB.
     const QUEUED_EVENTS: usize = 16;
     const QUEUED_CONTROLS: usize = 8;
+    const INPUT_PIECE: usize = 64 << 10;
 
     /// Both sides of a new execution.
     pub fn channel(stdin: StdinMode) -> (Self, ExecutionEnds) {
@@ -264,10 +266,38 @@ impl Execution {
         self.control.send(control).await.is_ok()
     }
 
-    /// Runs to the end, keeping the first `keep_bytes` of each stream and counting the rest.
-    pub async fn collect(mut self, keep_bytes: usize) -> Result<Collected, BackendError> {
-        // Without a sender nothing waits for input that will never come.
-        self.stdin = None;
+    /// Runs to the end, keeping the first `keep_bytes` of each stream and counting the rest. Its input, where it
+    /// takes any, is at its end.
+    pub async fn collect(self, keep_bytes: usize) -> Result<Collected, BackendError> {
+        self.collect_with(Bytes::new(), keep_bytes).await
+    }
+
+    /// The same with all of the input known. A program may end without reading it.
+    pub async fn collect_with(
+        mut self,
+        mut input: Bytes,
+        keep_bytes: usize,
+    ) -> Result<Collected, BackendError> {
+        let stdin = self.stdin.take();
+        let feed = async move {
+            if let Some(stdin) = stdin {
+                while !input.is_empty() {
+                    let piece = input.split_to(input.len().min(Self::INPUT_PIECE));
+                    if stdin.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+            }
+        };
+        let (mut feed, mut fold) = (pin!(feed), pin!(self.fold(keep_bytes)));
+        tokio::select! {
+            result = &mut fold => return result,
+            () = &mut feed => {}
+        }
+        fold.await
+    }
+
+    async fn fold(mut self, keep_bytes: usize) -> Result<Collected, BackendError> {
         let mut stdout = Kept::new(keep_bytes);
         let mut stderr = Kept::new(keep_bytes);
         while let Some(event) = self.next().await {

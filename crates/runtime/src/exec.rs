@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sandcrate_backend::{BackendError, Collected, ExecRequest};
 use sandcrate_protocol::{BoxSpec, ErrorKind, MountSpec};
 use tokio::sync::OwnedSemaphorePermit;
@@ -46,6 +47,7 @@ impl Inner {
         self: &Arc<Self>,
         target: Target<'_>,
         request: &ExecRequest,
+        input: &Bytes,
         on_timeout: OnTimeout,
     ) -> Result<ExecOutcome, RuntimeError> {
         let mut tries = 0;
@@ -57,7 +59,7 @@ impl Inner {
                 }
                 Target::Existing(id) => (self.existing(id)?, None),
             };
-            match self.exec_in_turn(&session, mounts, request, on_timeout).await {
+            match self.exec_in_turn(&session, mounts, request, input, on_timeout).await {
                 Ok(outcome) => return Ok(outcome),
                 Err(Lost::Failed(error)) => {
                     self.metrics.exec_failed();
@@ -80,6 +82,7 @@ impl Inner {
         session: &Arc<Session>,
         mounts: Option<&[MountSpec]>,
         request: &ExecRequest,
+        input: &Bytes,
         on_timeout: OnTimeout,
     ) -> Result<ExecOutcome, Lost> {
         let turn = self.turn(session).await?;
@@ -88,7 +91,7 @@ impl Inner {
         let began = Instant::now();
         let started = live.backend.exec(&session.id, request.clone()).await;
         let result = match started {
-            Ok(execution) => execution.collect(self.config.limits.output_bytes).await,
+            Ok(execution) => execution.collect_with(input.clone(), self.config.limits.output_bytes).await,
             // It died before the command: nothing has happened yet, so another box may try.
             Err(error) if is_gone(&error) => return Err(Lost::SessionGone),
             Err(error) => Err(error),

@@ -212,12 +212,12 @@ impl Runtime {
             .cwd(spec.workdir.clone())
             .timeout(Duration::from_secs(spec.timeout_sec));
         request.env = spec.env.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        self.inner.exec(Target::Spec(spec), &request, on_timeout).await
+        self.inner.exec(Target::Spec(spec), &request, &Bytes::new(), on_timeout).await
     }
 
     /// Runs a command in its turn, in a session that is there. A timeout ends the command alone.
-    pub async fn exec_in(&self, session: &str, request: ExecRequest) -> Result<ExecOutcome> {
-        self.inner.exec(Target::Existing(session), &request, OnTimeout::EndCommand).await
+    pub async fn exec_in(&self, session: &str, request: ExecRequest, input: Bytes) -> Result<ExecOutcome> {
+        self.inner.exec(Target::Existing(session), &request, &input, OnTimeout::EndCommand).await
     }
 
     /// Starts a command whose output is followed. It waits for nobody, and goes on when nobody follows.

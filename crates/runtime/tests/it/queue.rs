@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sandcrate_backend::BackendError;
+use bytes::Bytes;
+use sandcrate_backend::{BackendError, ExecRequest};
 use sandcrate_protocol::ErrorKind;
 use sandcrate_runtime::OnTimeout;
 use tokio::time::Instant;
@@ -58,6 +59,22 @@ async fn commands_of_one_session_queue_and_of_two_do_not() {
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
     assert_eq!(began.elapsed().as_secs(), 10, "the second waits for the first, on its own clock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_with_input_waits_for_its_turn_like_any_other() {
+    let bench = Bench::new().await;
+    let runtime = bench.runtime.clone();
+    let began = Instant::now();
+    let first =
+        tokio::spawn(async move { runtime.exec(&Bench::spec("s", "sleep 5"), OnTimeout::EndSession).await });
+    tokio::task::yield_now().await;
+    let input = Bytes::from("some words ".repeat(20_000));
+    let request = ExecRequest::shell("cat").piped();
+    let outcome = bench.runtime.exec_in("s", request, input.clone()).await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 5);
+    assert!(outcome.collected.stdout == input, "{} bytes", outcome.collected.stdout_bytes);
+    first.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

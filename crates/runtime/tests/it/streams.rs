@@ -43,7 +43,8 @@ async fn a_client_that_went_away_finds_its_output_again() {
 async fn a_followed_command_takes_signals_and_does_not_wait_for_the_queue() {
     let bench = bench().await;
     let runtime = bench.runtime.clone();
-    let queued = tokio::spawn(async move { runtime.exec_in("s", ExecRequest::shell("sleep 60")).await });
+    let queued =
+        tokio::spawn(async move { runtime.exec_in("s", ExecRequest::shell("sleep 60"), Bytes::new()).await });
     let id = bench.runtime.start_command("s", ExecRequest::shell("hang")).await.unwrap();
     bench.runtime.control_command("s", &id, ExecControl::Signal(2)).await.unwrap();
     let mut follower = bench.runtime.follow_command("s", &id, None).unwrap();

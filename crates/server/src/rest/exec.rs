@@ -4,15 +4,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use bytes::{Bytes, BytesMut};
-use sandcrate_backend::{Collected, StdinMode, Stream};
-use sandcrate_runtime::{LogEvent, RuntimeError};
 use serde_json::{Map, Value, json};
-use tokio::time::Instant;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::command::{self, COMMAND_FIELDS, CommandBody, EndOnDrop, Start};
+use super::command::{self, COMMAND_FIELDS, CommandBody, Start};
 use super::error::ApiError;
 use super::events::{self, Encoder};
 use super::extract::{JsonBody, Segments};
@@ -58,10 +54,8 @@ async fn exec(
         let first = encoder.record("start", json!({"command_id": command, "session_id": session}));
         return Ok(events::answer(Some(first), log, encoder, app.abort.clone()));
     }
-    let result = match start.request.stdin {
-        StdinMode::Closed => app.runtime.exec_in(&session, start.request).await?.into(),
-        StdinMode::Piped => collect(&app, &session, start).await?,
-    };
+    let input = start.input.unwrap_or_default();
+    let result = ExecBody::from(app.runtime.exec_in(&session, start.request, input).await?);
     Ok(Json(result).into_response())
 }
 
@@ -108,59 +102,4 @@ async fn prepare(
         app.runtime.create_session(&spec, options).await?;
     }
     Ok((spec.session_id, start))
-}
-
-/// Runs a command with input to its end. It does not queue, as its input cannot wait for a turn.
-async fn collect(app: &App, session: &str, start: Start) -> Result<ExecBody, ApiError> {
-    let begin = Instant::now();
-    let backend = app.runtime.session(session)?.info.backend_name;
-    let keep = app.runtime.config().limits.output_bytes;
-    let command = command::start(app, session, start).await?;
-    // A caller that leaves ends its command, as it does without input.
-    let mut guard =
-        EndOnDrop { app: app.clone(), session: session.to_owned(), command: command.clone(), ended: false };
-    let mut log = app.runtime.follow_command(session, &command, Some(0))?;
-    let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
-    let mut missed = 0;
-    loop {
-        match log.next().await {
-            Some(LogEvent::Output { stream: Stream::Stdout, data, .. }) => stdout.push(&data, keep),
-            Some(LogEvent::Output { stream: Stream::Stderr, data, .. }) => stderr.push(&data, keep),
-            Some(LogEvent::Gap { bytes }) => missed += bytes,
-            Some(LogEvent::Exit { mut exit, .. }) => {
-                guard.ended = true;
-                exit.dropped_bytes += missed;
-                let collected = Collected {
-                    stdout: stdout.data.freeze(),
-                    stderr: stderr.data.freeze(),
-                    stdout_bytes: stdout.seen,
-                    stderr_bytes: stderr.seen,
-                    exit,
-                };
-                return Ok(ExecBody::new(session, &backend, collected, begin.elapsed()));
-            }
-            Some(LogEvent::Failed { error, .. }) => {
-                guard.ended = true;
-                return Err(error.into());
-            }
-            None => {
-                let session = session.to_owned();
-                return Err(RuntimeError::SessionEnded { session, why: "its output ended".to_owned() }.into());
-            }
-        }
-    }
-}
-
-#[derive(Default)]
-struct Kept {
-    data: BytesMut,
-    seen: u64,
-}
-
-impl Kept {
-    fn push(&mut self, data: &Bytes, limit: usize) {
-        self.seen += data.len() as u64;
-        let room = limit.saturating_sub(self.data.len());
-        self.data.extend_from_slice(&data[..data.len().min(room)]);
-    }
 }
