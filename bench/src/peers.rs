@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::args::Options;
 use crate::catalog::Row;
+use crate::server::reference;
 
 /// A program to be run and timed.
 #[derive(Debug)]
@@ -92,7 +93,7 @@ pub(crate) fn find(options: &Options) -> Vec<Peer> {
 
 /// A container engine whose daemon answers and that has an image to run `true` in.
 fn engine(name: &'static str, run_row: Row, exec_row: Option<Row>) -> Vec<Peer> {
-    let image = match image(name) {
+    let image = match image(name, reference::IMAGE) {
         Ok(image) => image,
         Err(why) => {
             skip(name, why);
@@ -111,18 +112,19 @@ fn engine(name: &'static str, run_row: Row, exec_row: Option<Row>) -> Vec<Peer> 
     peers
 }
 
-/// The first image that a container engine has, or why none can be used.
-pub(crate) fn image(engine: &str) -> Result<String, &'static str> {
+/// An image that a container engine has, the wanted one if it is there, or why none can be used.
+pub(crate) fn image(engine: &str, wanted: &str) -> Result<String, &'static str> {
     if output(engine, &["info"]).is_none() {
         return Err("not installed, or no daemon answers");
     }
     let images = output(engine, &["images", "--format", "{{.Repository}}:{{.Tag}}"]).unwrap_or_default();
-    let usable = images.lines().find(|image| !image.contains("<none>"));
-    usable.map(str::to_owned).ok_or("it has no image; pull one first (debian:stable-slim)")
+    let mut usable = images.lines().filter(|image| !image.contains("<none>"));
+    let found = usable.clone().find(|image| *image == wanted).or_else(|| usable.next());
+    found.map(str::to_owned).ok_or("it has no image; pull one first (debian:stable-slim)")
 }
 
 /// What a command prints, when it succeeds.
-fn output(program: &str, arguments: &[&str]) -> Option<String> {
+pub(crate) fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let done = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
     done.status.success().then(|| String::from_utf8_lossy(&done.stdout).into_owned())
 }

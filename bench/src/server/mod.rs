@@ -5,7 +5,7 @@ mod client;
 mod crowd;
 mod daemon;
 mod output;
-mod reference;
+pub(crate) mod reference;
 mod startup;
 
 use std::cell::Cell;
@@ -26,7 +26,10 @@ use crate::measurements::Measurements;
 use client::Client;
 pub(crate) use client::Relay;
 use daemon::{Daemon, Recipe};
+use reference::Reference;
 
+/// How long the reference may take to remove its boxes.
+const SHUTDOWN: Duration = Duration::from_secs(60);
 /// Long enough that no measured command meets it.
 const TIMEOUT_SEC: u32 = 3600;
 
@@ -91,25 +94,40 @@ impl Servers {
                 measured.note("sandcrate serve: absent, the program is not built; see --sandcrate".to_owned())
             }
         }
-        match reference::find() {
-            Ok((found, absent)) => {
-                if let [only] = &*found
-                    && !only.server.has_boxes()
-                {
-                    let why = absent.join("; ");
-                    measured.note(format!(
-                        "LangBot's runtime has no backend here ({why}): only its start, ping and memory are measured"
-                    ));
-                }
-                entries.extend(found.into_iter().map(|reference| Entry {
-                    server: reference.server,
-                    recipe: reference.recipe,
-                    image: reference.image,
-                }));
-            }
-            Err(error) => measured.note(format!("LangBot's runtime: absent, {error:#}")),
+        let mut servers = Self { entries, runtime: Rc::new(runtime) };
+        if let Err(error) = servers.add_references(measured) {
+            measured.note(format!("LangBot's runtime: absent, {error:#}"));
         }
-        Ok(Self { entries, runtime: Rc::new(runtime) })
+        Ok(servers)
+    }
+
+    /// LangBot's runtime on each backend on which a first session works, else on none.
+    fn add_references(&mut self, measured: &mut Measurements) -> anyhow::Result<()> {
+        let (found, absent) = reference::find()?;
+        absent.into_iter().for_each(|why| measured.note(why));
+        let alone = self.entries.len();
+        for Reference { server, recipe, image } in found {
+            let entry = Entry { server, recipe, image };
+            match self.try_out(&entry) {
+                Ok(()) => self.entries.push(entry),
+                Err(error) => measured.note(format!("{server}: absent, {error:#}")),
+            }
+        }
+        if self.entries.len() == alone {
+            let Reference { server, recipe, image } = reference::without_backend()?;
+            self.entries.push(Entry { server, recipe, image });
+            measured.note(
+                "LangBot's runtime has no backend here: only its start, ping and memory are measured"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    fn try_out(&self, entry: &Entry) -> anyhow::Result<()> {
+        let (subject, _) = self.start(entry)?;
+        let mut caller = subject.caller()?;
+        subject.run(caller.life(&subject.next_id())).map(drop)
     }
 
     /// Our own with and without a pool.
@@ -248,7 +266,8 @@ impl Subject {
         Ok(times)
     }
 
-    /// Commands a second while every caller uses a session of its own.
+    /// Commands a second while every caller uses a session of its own: the sum of what each gets in its own time, so
+    /// that one late reply is not taken for rest of the others.
     pub(crate) fn rate(
         &self,
         callers: &mut [Caller],
@@ -262,10 +281,22 @@ impl Subject {
                 caller.exec(session, "true").await?;
                 done += 1;
             }
-            anyhow::Ok(done)
+            anyhow::Ok(f64::from(done) / started.elapsed().as_secs_f64())
         });
-        let done: u32 = self.run(try_join_all(calls))?.into_iter().sum();
-        Ok(f64::from(done) / started.elapsed().as_secs_f64())
+        Ok(self.run(try_join_all(calls))?.into_iter().sum())
+    }
+}
+
+impl Drop for Subject {
+    /// The reference leaves its boxes behind unless it is told to remove them.
+    fn drop(&mut self) {
+        if self.server.is_ours() || !self.server.has_boxes() {
+            return;
+        }
+        let Ok(mut caller) = self.caller() else { return };
+        let shutdown =
+            async { tokio::time::timeout(SHUTDOWN, caller.client.call("box_shutdown", json!({}))).await };
+        let _ = self.runtime.block_on(shutdown);
     }
 }
 

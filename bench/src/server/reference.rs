@@ -12,6 +12,10 @@ use crate::catalog::Server;
 use crate::peers;
 
 const PACKAGE: &str = "langbot-plugin==0.4.2";
+/// What its boxes are made of unless a session names another.
+pub(crate) const IMAGE: &str = "rockchin/langbot-sandbox:latest";
+/// Where it keeps the boxes of nsjail; nothing can change that.
+const NSJAIL_BOXES: &str = "/tmp/langbot-box-nsjail";
 
 /// The reference on one of its backends.
 #[derive(Debug)]
@@ -22,23 +26,48 @@ pub(crate) struct Reference {
     pub(crate) image: Option<String>,
 }
 
-/// The reference on each backend that is here, or on none; and why others are missing.
+/// The reference on each backend that may be used here, and why others may not.
 pub(crate) fn find() -> anyhow::Result<(Vec<Reference>, Vec<String>)> {
     let python = environment()?;
     let (mut found, mut absent) = (Vec::new(), Vec::new());
-    if answers("nsjail", "--help") {
-        found.push(reference(&python, Server::ReferenceNsjail, "nsjail", None));
-    } else {
-        absent.push("nsjail is not on PATH".to_owned());
+    match nsjail() {
+        Ok(()) => found.push(reference(&python, Server::ReferenceNsjail, "nsjail", None)),
+        Err(why) => absent.push(format!("{}: {why}", Server::ReferenceNsjail)),
     }
-    match peers::image("docker") {
+    match docker() {
         Ok(image) => found.push(reference(&python, Server::ReferenceDocker, "docker", Some(image))),
-        Err(why) => absent.push(format!("docker: {why}")),
-    }
-    if found.is_empty() {
-        found.push(reference(&python, Server::Reference, "", None));
+        Err(why) => absent.push(format!("{}: {why}", Server::ReferenceDocker)),
     }
     Ok((found, absent))
+}
+
+/// The reference without a backend: by a name that none has, because it looks for one itself when told nothing.
+pub(crate) fn without_backend() -> anyhow::Result<Reference> {
+    Ok(reference(&environment()?, Server::Reference, "none", None))
+}
+
+// When the reference starts, it removes the boxes of every other one that uses the same daemon or directory.
+
+fn nsjail() -> Result<(), String> {
+    if !answers("nsjail", "--help") {
+        return Err("not on PATH".to_owned());
+    }
+    let boxes = std::fs::read_dir(NSJAIL_BOXES).map_or(0, Iterator::count);
+    if boxes == 0 { Ok(()) } else { Err(others(boxes, NSJAIL_BOXES)) }
+}
+
+/// The image that its boxes are made of.
+fn docker() -> Result<String, String> {
+    let image = peers::image("docker", IMAGE)?;
+    let listed = peers::output("docker", &["ps", "-aq", "--filter", "label=langbot.box=true"]);
+    let boxes = listed.ok_or("its boxes cannot be listed")?.lines().count();
+    if boxes == 0 { Ok(image) } else { Err(others(boxes, "docker, label langbot.box")) }
+}
+
+fn others(boxes: usize, place: &str) -> String {
+    format!(
+        "its start would remove {boxes} boxes of another LangBot ({place}); remove them if they are left over"
+    )
 }
 
 fn reference(python: &Path, server: Server, backend: &str, image: Option<String>) -> Reference {
