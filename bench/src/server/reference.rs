@@ -61,13 +61,11 @@ fn docker() -> Result<String, String> {
     let image = peers::image("docker", IMAGE)?;
     let listed = peers::output("docker", &["ps", "-aq", "--filter", "label=langbot.box=true"]);
     let boxes = listed.ok_or("its boxes cannot be listed")?.lines().count();
-    if boxes == 0 { Ok(image) } else { Err(others(boxes, "docker, label langbot.box")) }
+    if boxes == 0 { Ok(image) } else { Err(others(boxes, "docker by the label langbot.box")) }
 }
 
 fn others(boxes: usize, place: &str) -> String {
-    format!(
-        "its start would remove {boxes} boxes of another LangBot ({place}); remove them if they are left over"
-    )
+    format!("its start would remove another LangBot's boxes ({boxes} in {place}); remove what is left over")
 }
 
 fn reference(python: &Path, server: Server, backend: &str, image: Option<String>) -> Reference {
