@@ -57,6 +57,16 @@ pub fn set_stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: Borrowed
 
 /// A signal descriptor for SIGCHLD; the signal must be blocked.
 pub fn child_signals() -> io::Result<OwnedFd> {
+    let set = child_set();
+    // SAFETY: the set is initialised and only read; -1 asks for a new descriptor.
+    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    check(fd.into())?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// SIGCHLD alone.
+pub(crate) fn child_set() -> libc::sigset_t {
     let mut set = std::mem::MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set it is given.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
@@ -64,9 +74,5 @@ pub fn child_signals() -> io::Result<OwnedFd> {
     let mut set = unsafe { set.assume_init() };
     // SAFETY: a live set and a valid signal number.
     unsafe { libc::sigaddset(&raw mut set, libc::SIGCHLD) };
-    // SAFETY: the set is initialised and only read; -1 asks for a new descriptor.
-    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-    check(fd.into())?;
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    set
 }

@@ -9,6 +9,16 @@ pub fn block_all() -> io::Result<()> {
     change_mask(libc::SIG_BLOCK)
 }
 
+/// Blocks SIGCHLD alone, for a signal descriptor, and heeds it: whoever ignores it, which is inherited, is never
+/// told of an end.
+pub fn block_child_ends() -> io::Result<()> {
+    // SAFETY: a valid signal number and no handler.
+    if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    change(libc::SIG_BLOCK, &crate::fd::child_set())
+}
+
 /// Unblocks everything: what a program expects to find when it starts.
 pub fn unblock_all() -> io::Result<()> {
     change_mask(libc::SIG_UNBLOCK)
@@ -46,7 +56,12 @@ fn change_mask(how: libc::c_int) -> io::Result<()> {
     let mut set = std::mem::MaybeUninit::uninit();
     // SAFETY: sigfillset initialises the set it is given.
     unsafe { libc::sigfillset(set.as_mut_ptr()) };
-    // SAFETY: the set was initialised above and is only read; no old mask is asked for.
-    let result = unsafe { libc::sigprocmask(how, set.as_ptr(), std::ptr::null_mut()) };
+    // SAFETY: initialised by the call above.
+    change(how, &unsafe { set.assume_init() })
+}
+
+fn change(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: the set is initialised and only read; no old mask is asked for.
+    let result = unsafe { libc::sigprocmask(how, set, std::ptr::null_mut()) };
     check(result.into()).map(drop)
 }

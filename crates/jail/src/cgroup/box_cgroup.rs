@@ -28,59 +28,18 @@ pub struct BoxCgroup {
     run: Option<Dir>,
 }
 
-/// A box's cgroups by their name: what is left to do with them is seldom done, and a descriptor that the launcher
-/// holds is a place in the table of every box it makes later.
-#[derive(Debug)]
-pub struct ClosedCgroup {
-    name: String,
-    nodes: Vec<(Version, Arc<Dir>)>,
-}
-
-impl ClosedCgroup {
-    /// As [`BoxCgroup::kill`].
-    pub fn kill(&self) -> Result<(), CgroupError> {
-        self.open()?.kill()
-    }
-
-    /// As [`BoxCgroup::freeze`].
-    pub fn freeze(&self) -> Result<(), CgroupError> {
-        self.open()?.freeze()
-    }
-
-    /// As [`BoxCgroup::thaw`].
-    pub fn thaw(&self) -> Result<(), CgroupError> {
-        self.open()?.thaw()
-    }
-
-    /// As [`BoxCgroup::remove`].
-    pub fn remove(&self) -> Result<(), CgroupError> {
-        self.nodes.iter().try_for_each(|(_, base)| base.remove(&self.name))
-    }
-
-    /// For everything but limits.
-    fn open(&self) -> Result<BoxCgroup, CgroupError> {
-        let mut opened = BoxCgroup { name: self.name.clone(), nodes: Vec::new(), run: None };
-        for (version, base) in &self.nodes {
-            let dir = Arc::new(base.sub(&self.name)?);
-            if *version == Version::V2 {
+impl BoxCgroup {
+    /// Those that were made before, by their name.
+    pub(super) fn open(parents: &[Node], name: &str) -> Result<Self, CgroupError> {
+        let mut opened = Self { name: name.to_owned(), nodes: Vec::new(), run: None };
+        for parent in parents {
+            let dir = Arc::new(parent.dir.sub(name)?);
+            if parent.version == Version::V2 {
                 opened.run = Some(dir.sub(RUN)?);
             }
-            opened.nodes.push(Node {
-                version: *version,
-                controllers: Vec::new(),
-                base: Arc::clone(base),
-                dir,
-            });
+            opened.nodes.push(parent.below(dir));
         }
         Ok(opened)
-    }
-}
-
-impl BoxCgroup {
-    /// The same cgroups without descriptors.
-    pub fn closed(&self) -> ClosedCgroup {
-        let nodes = self.nodes.iter().map(|node| (node.version, Arc::clone(&node.base))).collect();
-        ClosedCgroup { name: self.name.clone(), nodes }
     }
 
     pub(super) fn make(parents: &[Node], name: &str, owner: Option<Owner>) -> Result<Self, CgroupError> {
@@ -98,9 +57,8 @@ impl BoxCgroup {
     fn fill(&mut self, parents: &[Node], owner: Option<Owner>) -> Result<(), CgroupError> {
         for parent in parents {
             let dir = Arc::new(parent.dir.make(&self.name)?);
-            let (version, controllers) = (parent.version, parent.controllers.clone());
-            self.nodes.push(Node { version, controllers, base: parent.dir.clone(), dir: dir.clone() });
-            if version == Version::V2 {
+            self.nodes.push(parent.below(Arc::clone(&dir)));
+            if parent.version == Version::V2 {
                 self.run = Some(make_run(&dir, owner)?);
             }
         }

@@ -32,7 +32,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use box_cgroup::{BoxCgroup, ClosedCgroup};
+pub use box_cgroup::BoxCgroup;
 pub use command::CommandCgroup;
 pub use discovery::{Discovery, Hierarchy, Mode};
 pub use error::CgroupError;

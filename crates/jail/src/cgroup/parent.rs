@@ -78,6 +78,17 @@ impl Parent {
         BoxCgroup::make(&self.nodes, name, owner)
     }
 
+    /// Opens the cgroups that [`Parent::create`] made. What is left to do with them is seldom done, and a descriptor
+    /// that the launcher holds is a place in the table of every box it makes later.
+    pub fn open_box(&self, name: &str) -> Result<BoxCgroup, CgroupError> {
+        BoxCgroup::open(&self.nodes, name)
+    }
+
+    /// As [`BoxCgroup::remove`], by name.
+    pub fn remove_box(&self, name: &str) -> Result<(), CgroupError> {
+        self.nodes.iter().try_for_each(|node| node.dir.remove(name))
+    }
+
     /// Removes the instance's directories, once its boxes are removed, and lets the daemon back to where it was.
     pub fn remove(&self) -> Result<(), CgroupError> {
         self.nodes.iter().try_for_each(|node| {
@@ -182,5 +193,11 @@ impl Node {
         let limited = |c: &Controller| dir.has(version.limit_file(*c));
         let controllers = controllers.iter().copied().filter(limited).collect();
         Self { version, controllers, base: Arc::new(base), dir: Arc::new(dir) }
+    }
+
+    /// One directory down.
+    pub(super) fn below(&self, dir: Arc<Dir>) -> Self {
+        let (version, controllers) = (self.version, self.controllers.clone());
+        Self { version, controllers, base: Arc::clone(&self.dir), dir }
     }
 }

@@ -78,7 +78,8 @@ fn live(
     filters: &Filters,
 ) -> Result<(), Failure> {
     prepare::prepare(&proof, &inheritance, template)?;
-    let Inheritance { control, run_directory, mapping, network, .. } = inheritance;
+    let Inheritance { control, go, tasks, run_directory, mapping, network } = inheritance;
+    drop((go, tasks));
     control.send(&InitReply::Prepared, &[]).step("reporting to the daemon")?;
     // While the daemon answers: it takes a tenth of a millisecond.
     if network == NetworkMode::Off {

@@ -33,8 +33,9 @@ impl Launcher {
         order: &FurnishOrder,
         fds: Vec<OwnedFd>,
     ) -> Result<Vec<OwnedFd>, Failure> {
-        if let Some(cgroup) = self.boxes.get_mut(&box_id).and_then(|record| record.open_cgroup.take()) {
-            cgroup.set_limits(&order.limits).map_err(|error| Failure {
+        if let Some(cgroup) = self.open_cgroup(box_id) {
+            let limited = cgroup.and_then(|cgroup| cgroup.set_limits(&order.limits));
+            limited.map_err(|error| Failure {
                 step: format!("setting limits ({error})"),
                 errno: libc::EINVAL,
             })?;

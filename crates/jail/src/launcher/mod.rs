@@ -7,16 +7,16 @@
 mod furnish;
 mod start;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
-use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use sandcrate_sys::process::{Fork, SingleThreaded, WaitStatus, exit_now, fork, reap};
 use sandcrate_sys::seccomp::Instruction;
 
-use crate::cgroup::{BoxCgroup, ClosedCgroup, Owner, Parent};
+use crate::cgroup::{BoxCgroup, CgroupError, Owner, Parent};
 use crate::channel::Channel;
 use crate::identity::{BOX_USER, IdMapping};
 use crate::init::{self, Filters, Inheritance};
@@ -25,8 +25,9 @@ use crate::plan::NetworkMode;
 use crate::template::Template;
 use crate::userns;
 
-/// The event of the daemon's channel; boxes have their own ids.
-const CONTROL: u64 = u64::MAX;
+/// Events of the daemon's channel, and of boxes that have ended.
+const CONTROL: u64 = 0;
+const CHILDREN: u64 = 1;
 
 /// When nothing has been asked for so long, there is time for what may be asked next.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -36,6 +37,8 @@ struct Launcher {
     proof: SingleThreaded,
     control: Channel,
     events: OwnedFd,
+    /// Readable when a child has ended.
+    children: OwnedFd,
     mapping: IdMapping,
     /// The mount namespace in which paths of the host mean something, and our own.
     host_mounts: OwnedFd,
@@ -44,20 +47,31 @@ struct Launcher {
     cgroups: Option<Parent>,
     /// Compiled once for each kind of network that boxes ask for.
     filters: HashMap<NetworkMode, Filters>,
-    boxes: HashMap<u64, BoxRecord>,
+    /// A sorted map of plain numbers: what is written here after a box was cloned stays in that box as it was
+    /// before, so a new box should change one page, and hold no descriptor.
+    boxes: BTreeMap<u64, BoxRecord>,
     /// Cgroups for the next box.
-    spare_cgroup: Option<BoxCgroup>,
+    spare_cgroup: Option<Numbered>,
+    /// Those of the latest box, until its limits are set: that is asked for right behind.
+    open_cgroup: Option<(u64, BoxCgroup)>,
     wants_cgroup: bool,
     made_cgroups: u64,
     /// User namespaces for id-mapped mounts, by disk owner and box user.
     idmaps: HashMap<(u32, u32, u32), OwnedFd>,
 }
 
+/// Its number is its own until we have waited for it, so nobody else is ever killed for it.
+#[derive(Debug, Clone, Copy)]
 struct BoxRecord {
-    pidfd: OwnedFd,
-    /// Until its limits are set.
-    open_cgroup: Option<BoxCgroup>,
-    cgroup: Option<ClosedCgroup>,
+    pid: Pid,
+    cgroup: Option<u64>,
+}
+
+/// A box's cgroups, and the number in their name.
+#[derive(Debug)]
+struct Numbered {
+    number: u64,
+    cgroup: BoxCgroup,
 }
 
 /// The launcher's life: standard input is the channel to the daemon.
@@ -81,6 +95,8 @@ impl Launcher {
     fn serve(mut self) -> Result<(), Failure> {
         epoll::add(&self.events, &self.control, epoll::EventData::new_u64(CONTROL), epoll::EventFlags::IN)
             .step("watching the daemon")?;
+        epoll::add(&self.events, &self.children, epoll::EventData::new_u64(CHILDREN), epoll::EventFlags::IN)
+            .step("watching boxes")?;
         let mut ready = Vec::with_capacity(64);
         loop {
             ready.clear();
@@ -100,7 +116,7 @@ impl Launcher {
                             return Ok(());
                         }
                     }
-                    box_id => self.bury(box_id),
+                    _ => self.bury()?,
                 }
             }
         }
@@ -130,7 +146,7 @@ impl Launcher {
                 );
             }
             LauncherRequest::Freeze { box_id, frozen } => {
-                if let Some(BoxRecord { cgroup: Some(cgroup), .. }) = self.boxes.get(&box_id) {
+                if let Some(Ok(cgroup)) = self.open_cgroup(box_id) {
                     // A box that cannot be frozen is ended by the daemon anyway.
                     let _ = if frozen { cgroup.freeze() } else { cgroup.thaw() };
                 }
@@ -152,18 +168,19 @@ impl Launcher {
             Some(spare) => Some(spare),
             None => self.make_cgroup()?,
         };
-        let (pid, pidfd, release) = match self.clone_init(control, network, cgroup.as_ref()) {
+        let open = cgroup.as_ref().map(|numbered| &numbered.cgroup);
+        let (pid, pidfd, release) = match self.clone_init(control, network, open) {
             Ok(cloned) => cloned,
             Err(failure) => {
-                if let Some(cgroup) = cgroup {
+                if let Some(Numbered { cgroup, .. }) = cgroup {
                     let _ = cgroup.remove();
                 }
                 return Err(failure);
             }
         };
-        let closed = cgroup.as_ref().map(BoxCgroup::closed);
-        self.boxes.insert(box_id, BoxRecord { pidfd, open_cgroup: cgroup, cgroup: closed });
-        self.release(box_id, pid, &release)
+        self.boxes.insert(box_id, BoxRecord { pid, cgroup: cgroup.as_ref().map(|numbered| numbered.number) });
+        self.open_cgroup = cgroup.map(|numbered| (box_id, numbered.cgroup));
+        self.release(box_id, pid, &pidfd, &release)
     }
 
     /// The parent's side: init's pid and pidfd, and the pipe that lets it go.
@@ -172,7 +189,7 @@ impl Launcher {
         control: Channel,
         network: NetworkMode,
         cgroup: Option<&BoxCgroup>,
-    ) -> Result<(i32, OwnedFd, OwnedFd), Failure> {
+    ) -> Result<(Pid, OwnedFd, OwnedFd), Failure> {
         let (go, release) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
         let run_directory = cgroup.and_then(BoxCgroup::run_dir).map(|fd| fd.try_clone_to_owned()).transpose();
         let inheritance = Inheritance {
@@ -195,7 +212,11 @@ impl Launcher {
             .step("cloning a box")?
         {
             Fork::Child(proof) => init::run(proof, inheritance, &self.template, &self.filters[&network]),
-            Fork::Parent { pid, pidfd } => Ok((pid, pidfd, release)),
+            Fork::Parent { pid, pidfd } => {
+                let pid = Pid::from_raw(pid)
+                    .ok_or_else(|| Failure { step: "a child without a number".into(), errno: libc::ESRCH })?;
+                Ok((pid, pidfd, release))
+            }
         }
     }
 
@@ -208,72 +229,84 @@ impl Launcher {
         }
     }
 
-    fn make_cgroup(&mut self) -> Result<Option<BoxCgroup>, Failure> {
+    fn make_cgroup(&mut self) -> Result<Option<Numbered>, Failure> {
         let Some(parent) = &self.cgroups else { return Ok(None) };
         self.made_cgroups += 1;
+        let number = self.made_cgroups;
         let id = self.mapping.init_user();
         let owner = Owner { uid: self.mapping.host_uid(id), gid: self.mapping.host_gid(id) };
         let owner = (!self.mapping.is_rootless()).then_some(owner);
         parent
-            .create(&format!("box-{}", self.made_cgroups), owner)
-            .map(Some)
+            .create(&cgroup_name(number), owner)
+            .map(|cgroup| Some(Numbered { number, cgroup }))
             .map_err(|error| Failure { step: format!("making cgroups ({error})"), errno: libc::EIO })
     }
 
-    fn release(&mut self, box_id: u64, pid: i32, release: &OwnedFd) -> Result<(), Failure> {
-        let record = &self.boxes[&box_id];
+    /// A box's cgroups; nothing for one that is gone or has none.
+    fn open_cgroup(&mut self, box_id: u64) -> Option<Result<BoxCgroup, CgroupError>> {
+        let number = self.boxes.get(&box_id)?.cgroup?;
+        match self.open_cgroup.take() {
+            Some((of, cgroup)) if of == box_id => Some(Ok(cgroup)),
+            other => {
+                self.open_cgroup = other;
+                Some(self.cgroups.as_ref()?.open_box(&cgroup_name(number)))
+            }
+        }
+    }
+
+    fn release(&mut self, box_id: u64, pid: Pid, pidfd: &OwnedFd, release: &OwnedFd) -> Result<(), Failure> {
         let (uids, gids) = self.mapping.proc_maps(BOX_USER);
-        let released = userns::write_maps(pid, &uids, &gids, self.mapping.is_rootless())
+        let released = userns::write_maps(pid.as_raw_pid(), &uids, &gids, self.mapping.is_rootless())
             .step("mapping the box's ids")
             .and_then(|()| rustix::io::write(release, &[1]).step("releasing init"));
         if let Err(failure) = released {
-            let _ = pidfd_send_signal(&record.pidfd, Signal::KILL);
-            self.watch(box_id)?;
+            let _ = kill_process(pid, Signal::KILL);
             return Err(failure);
         }
-        let usage = record
-            .open_cgroup
-            .as_ref()
-            .map_or(Ok(Vec::new()), BoxCgroup::usage_dirs)
-            .step("opening cgroup files")?;
-        let mut fds = vec![record.pidfd.as_fd()];
+        let usage = self.open_cgroup.as_ref().map_or(Ok(Vec::new()), |(_, cgroup)| cgroup.usage_dirs());
+        let usage = usage.step("opening cgroup files")?;
+        let mut fds = vec![pidfd.as_fd()];
         fds.extend(usage.iter().map(AsFd::as_fd));
         self.reply(&LauncherReply::Prepared { box_id }, &fds);
-        self.watch(box_id)
+        Ok(())
     }
 
-    fn watch(&self, box_id: u64) -> Result<(), Failure> {
-        let data = epoll::EventData::new_u64(box_id);
-        epoll::add(&self.events, &self.boxes[&box_id].pidfd, data, epoll::EventFlags::IN)
-            .step("watching init")
-    }
-
-    /// Init has ended, and with it everything in its PID namespace.
-    fn bury(&mut self, box_id: u64) {
-        let Some(record) = self.boxes.remove(&box_id) else { return };
-        let status = wait(&record.pidfd);
-        let _ = epoll::delete(&self.events, &record.pidfd);
-        if let Some(cgroup) = record.cgroup {
-            // What cannot be removed now goes with the parent, or at the next start.
-            let _ = cgroup.remove();
+    /// Inits have ended, and with each everything in its PID namespace.
+    fn bury(&mut self) -> Result<(), Failure> {
+        let _ = rustix::io::read(&self.children, &mut [0_u8; 1024]);
+        while let Some(ended) = reap().step("reaping")? {
+            let found = self.boxes.iter().find(|(_, record)| record.pid.as_raw_pid() == ended.pid);
+            let Some((&box_id, &record)) = found else { continue };
+            self.boxes.remove(&box_id);
+            self.open_cgroup.take_if(|(of, _)| *of == box_id);
+            if let (Some(number), Some(parent)) = (record.cgroup, &self.cgroups) {
+                // What cannot be removed now goes with the parent, or at the next start.
+                let _ = parent.remove_box(&cgroup_name(number));
+            }
+            let status = match ended.status {
+                WaitStatus::Code(code) => format!("init exited with {code}"),
+                WaitStatus::Signal(signal) => format!("init was killed by signal {signal}"),
+            };
+            self.reply(&LauncherReply::Gone { box_id, status }, &[]);
         }
-        self.reply(&LauncherReply::Gone { box_id, status }, &[]);
+        Ok(())
     }
 
     /// The daemon is gone: so is everything it had.
     fn end_everything(self) {
         for record in self.boxes.values() {
-            let _ = pidfd_send_signal(&record.pidfd, Signal::KILL);
+            let _ = kill_process(record.pid, Signal::KILL);
         }
         for record in self.boxes.into_values() {
-            wait(&record.pidfd);
-            if let Some(cgroup) = record.cgroup {
-                let _ = cgroup.kill();
-                let _ = cgroup.remove();
+            let _ = waitid(WaitId::Pid(record.pid), WaitIdOptions::EXITED);
+            if let (Some(number), Some(parent)) = (record.cgroup, &self.cgroups) {
+                let name = cgroup_name(number);
+                let _ = parent.open_box(&name).and_then(|cgroup| cgroup.kill());
+                let _ = parent.remove_box(&name);
             }
         }
-        if let Some(spare) = self.spare_cgroup {
-            let _ = spare.remove();
+        if let Some(Numbered { cgroup, .. }) = self.spare_cgroup {
+            let _ = cgroup.remove();
         }
         if let Some(parent) = self.cgroups {
             let _ = parent.remove();
@@ -286,15 +319,8 @@ impl Launcher {
     }
 }
 
-fn wait(pidfd: &OwnedFd) -> String {
-    match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
-        Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => format!("init exited with {code}"),
-            (_, Some(signal)) => format!("init was killed by signal {signal}"),
-            _ => "init ended".to_owned(),
-        },
-        _ => "init ended".to_owned(),
-    }
+fn cgroup_name(number: u64) -> String {
+    format!("box-{number}")
 }
 
 fn program(instructions: &[FilterInstruction]) -> Vec<Instruction> {

@@ -1,6 +1,6 @@
 //! How a launcher comes to life: leave the daemon's terminal, open what lies outside, build the template.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -42,18 +42,20 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
             .map(|()| home)
     });
     match ready {
-        Ok(Home { host_mounts, own_mounts, template, events }) => Ok(Launcher {
+        Ok(Home { host_mounts, own_mounts, template, events, children }) => Ok(Launcher {
             proof,
             control,
             events,
+            children,
             mapping,
             host_mounts,
             own_mounts,
             template,
             cgroups,
             filters: HashMap::new(),
-            boxes: HashMap::new(),
+            boxes: BTreeMap::new(),
             spare_cgroup: None,
+            open_cgroup: None,
             wants_cgroup: false,
             made_cgroups: 0,
             idmaps: HashMap::new(),
@@ -74,6 +76,7 @@ struct Home {
     own_mounts: OwnedFd,
     template: Template,
     events: OwnedFd,
+    children: OwnedFd,
 }
 
 fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfig) -> Result<Home, Failure> {
@@ -95,7 +98,9 @@ fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfi
     template::mount_files(mapping.is_rootless())?;
     let own_mounts = mount_namespace()?;
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).step("making an event queue")?;
-    Ok(Home { host_mounts, own_mounts, template, events })
+    sandcrate_sys::signal::block_child_ends().step("blocking a signal")?;
+    let children = sandcrate_sys::fd::child_signals().step("watching boxes")?;
+    Ok(Home { host_mounts, own_mounts, template, events, children })
 }
 
 fn mount_namespace() -> Result<OwnedFd, Failure> {
