@@ -62,6 +62,7 @@ impl Channel {
 }
 
 /// Sends one message over a channel's socket.
+#[inline(never)]
 pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
     if body.len() < INLINE_BYTES {
@@ -75,6 +76,9 @@ pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, fds: &[BorrowedFd
 }
 
 /// Receives one message from a channel's socket; `None` when the peer is gone.
+///
+/// Not inlined: its buffer would be part of the caller's frame, and callers are the loops in which boxes wait.
+#[inline(never)]
 pub fn recv<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     // On the stack: every message of a warm command passes here.
     let mut buffer = [0; INLINE_BYTES + 1];

@@ -9,6 +9,7 @@ pub mod attempt;
 pub mod fd;
 pub mod loopback;
 pub mod loopdev;
+pub mod memory;
 pub mod mount;
 pub mod packet;
 pub mod process;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use sandcrate_sys::process::{Ended, Fork, SingleThreaded, WaitStatus, fork, kill_everyone_else, reap};
 use sandcrate_sys::seccomp::Instruction;
@@ -22,6 +22,10 @@ use crate::plan::Plan;
 
 /// Command cgroups kept for the next command: making one costs as much as the rest of init's part.
 const IDLE_CGROUPS: usize = 4;
+
+/// When nothing has been asked for so long, what is kept ready for the next command is given back. That command then
+/// takes a twentieth longer; most boxes are waiting for a person or a model.
+const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 struct Init<'a> {
     proof: SingleThreaded,
@@ -85,15 +89,20 @@ pub(super) fn serve(
     if let Ok(Some(cgroup)) = init.command_cgroup() {
         init.idle.push(cgroup);
     }
+    let mut resting = false;
     loop {
         let (requests, children) = {
             let mut ready = [PollFd::new(&init.control, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
-            match poll(&mut ready, None) {
+            match poll(&mut ready, (!resting).then_some(&REST)) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.step("waiting")?,
             };
             (!ready[0].revents().is_empty(), !ready[1].revents().is_empty())
         };
+        resting = !requests && !children;
+        if resting {
+            init.rest();
+        }
         // Ends before requests: a request may be about a child that has just ended.
         if children {
             let _ = rustix::io::read(&signals, &mut [0_u8; 1024]);
@@ -312,6 +321,14 @@ impl Init<'_> {
                 let _ = cgroup.remove();
             }
         }
+    }
+
+    /// Gives back what an idle box need not have.
+    fn rest(&mut self) {
+        for (cgroup, _) in std::mem::take(&mut self.idle) {
+            let _ = cgroup.remove();
+        }
+        let _ = sandcrate_sys::memory::give_back(&self.proof);
     }
 
     fn reply(&self, reply: &InitReply) {

@@ -1,13 +1,13 @@
 //! The cases: what kind of box, how many, and what is done to them.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sandcrate_backend::conformance::Check;
-use sandcrate_backend::{Backend, ExecRequest, Mount, MountAccess, SessionSpec};
+use sandcrate_backend::{Backend, ExecRequest, ExitStatus, Mount, MountAccess, SessionSpec};
 use sandcrate_backend_native::{NativeBackend, NativeConfig};
 
 use super::census::{instance_cgroups, launcher};
@@ -56,6 +56,11 @@ pub(super) const ALL: &[Case] = &[
         name: "abandoned_commands_leave_nothing",
         needs_writable_root: false,
         run: |ground| Box::pin(abandoned_commands(ground)),
+    },
+    Case {
+        name: "idle_boxes_keep_nothing_ready",
+        needs_writable_root: false,
+        run: |ground| Box::pin(idle_boxes(ground)),
     },
     Case {
         name: "a_killed_launcher_takes_its_boxes_and_another_follows",
@@ -150,6 +155,44 @@ async fn refused_starts(ground: &Ground) -> Check {
     }
     ground.boxes(4, plain).await?;
     ground.back_to(&before).await
+}
+
+/// What an idle box holds is paid for by thousands: no cgroup for a command that nobody asked for, and nothing of it
+/// in the launcher, which every later box would inherit.
+async fn idle_boxes(ground: &Ground) -> Check {
+    const BOXES: usize = 20;
+    ground.settled().await?;
+    // An ordinary user's launcher cannot be looked into.
+    let descriptors = || launcher().map(|pid| host_state::descriptors(pid).unwrap_or(0));
+    let before = descriptors()?;
+    let mut sessions = Vec::new();
+    for _ in 0..BOXES {
+        let spec = fresh_spec()?;
+        sessions.push(spec.id.clone());
+        ground.backend.start(spec).await.map_err(|error| chain(&error))?;
+    }
+    for round in ["before a command", "after one"] {
+        let rested = || async {
+            let cgroups = instance_cgroups(&ground.scratch)?;
+            let of_command = |path: &&PathBuf| path.parent().is_some_and(|parent| parent.ends_with("run"));
+            Ok((!cgroups.iter().any(|path| of_command(&path))).then_some(()))
+        };
+        eventually("idle boxes have no command cgroups", rested)
+            .await
+            .map_err(|error| format!("{error}, {round}"))?;
+        for session in &sessions {
+            let request = ExecRequest::argv(["true"]);
+            let exec = ground.backend.exec(session, request).await.map_err(|error| chain(&error))?;
+            let result = exec.collect(4096).await.map_err(|error| chain(&error))?;
+            ensure!(result.exit.status == ExitStatus::Code(0), "true ended with {:?}", result.exit);
+        }
+    }
+    let after = descriptors()?;
+    ensure!(after < before + BOXES / 2, "the launcher had {before} descriptors and has {after}");
+    for session in &sessions {
+        ground.backend.stop(session).await.map_err(|error| chain(&error))?;
+    }
+    Ok(())
 }
 
 /// Commands whose caller goes away, and sessions that are stopped under their commands.
