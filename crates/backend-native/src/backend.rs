@@ -122,7 +122,7 @@ impl NativeBackend {
         &self,
         spec: SessionSpec,
         earlier: Option<Storage>,
-    ) -> Result<Arc<Session>, BackendError> {
+    ) -> Result<(Arc<Session>, SessionInfo), BackendError> {
         let started = Instant::now();
         let launcher = self.launcher()?;
         let common = launcher.ready().await?;
@@ -150,8 +150,7 @@ impl NativeBackend {
         let started = self.start_session(spec, earlier).await;
         // Whatever became of it, it may have taken a box.
         self.fill_pool();
-        let session = started?;
-        let info = session.info.clone();
+        let (session, info) = started?;
         lock(&self.sessions).insert(id, Slot::Live(session));
         Ok(info)
     }

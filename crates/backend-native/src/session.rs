@@ -37,7 +37,6 @@ pub(crate) type InitMessage = (InitReply, Vec<OwnedFd>);
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
-    pub(crate) info: SessionInfo,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) workdir: String,
     pub(crate) limits: sandcrate_backend::Limits,
@@ -105,12 +104,12 @@ pub(crate) fn network_mode(network: &Network) -> Result<NetworkMode, BackendErro
 }
 
 impl Session {
-    /// Turns a box into the session's: a prepared one, or a new one.
+    /// Turns a box into the session's: a prepared one, or a new one. What is said of it is the caller's to keep.
     pub(crate) async fn start(
         made: Ingredients,
         launcher: Arc<Launcher>,
         ready: Option<PreparedBox>,
-    ) -> Result<Arc<Self>, BackendError> {
+    ) -> Result<(Arc<Self>, SessionInfo), BackendError> {
         let Ingredients { spec, mapping, sources, mut storage, common, plan, backend_id, started } = made;
         let mut enforcement = common;
         let order = FurnishOrder {
@@ -183,9 +182,8 @@ impl Session {
         let routes = Arc::new(Routes { waiting: Mutex::default(), ended: watch::channel(false).0 });
         let mut tasks = JoinSet::new();
         tasks.spawn(route(Arc::clone(&control), Arc::clone(&routes)));
-        Ok(Arc::new(Self {
+        let session = Self {
             id: spec.id,
-            info,
             env: spec.env,
             workdir: spec.workdir,
             limits: spec.limits,
@@ -203,7 +201,8 @@ impl Session {
             replies: Mutex::new(Some(replies)),
             tasks: Mutex::new(tasks),
             drains: Arc::new(tokio::sync::Semaphore::new(MAX_DRAINS)),
-        }))
+        };
+        Ok((Arc::new(session), info))
     }
 
     /// A new task's number and where its replies arrive.
