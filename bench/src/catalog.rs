@@ -43,6 +43,7 @@ pub(crate) enum Row {
     IdleMemAvailable,
     IdleCounted,
     IdleProcess,
+    IdleCaches,
     WarmFewIdle,
     WarmManyIdle,
     /// Of a server, by a client on the RPC.
@@ -79,6 +80,7 @@ pub(crate) enum Figure {
     SessionCounted,
     SessionServer,
     SessionProcess,
+    SessionCaches,
     WarmAlone,
     WarmCrowded,
     ChurnRate,
@@ -96,6 +98,8 @@ pub(crate) enum Figure {
 pub(crate) enum Server {
     Sandcrate,
     SandcrateNoPool,
+    /// Told to keep more boxes than any burst here takes.
+    SandcratePool64,
     /// LangBot's runtime where it has no backend.
     Reference,
     ReferenceNsjail,
@@ -105,7 +109,12 @@ pub(crate) enum Server {
 impl Server {
     /// As its users get it.
     pub(crate) fn is_shipped(self) -> bool {
-        self != Self::SandcrateNoPool
+        !matches!(self, Self::SandcrateNoPool | Self::SandcratePool64)
+    }
+
+    /// Measured with many clients that come at the same moment.
+    pub(crate) fn meets_bursts(self) -> bool {
+        self.is_shipped() || self == Self::SandcratePool64
     }
 
     pub(crate) fn has_boxes(self) -> bool {
@@ -113,7 +122,7 @@ impl Server {
     }
 
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Sandcrate | Self::SandcrateNoPool)
+        matches!(self, Self::Sandcrate | Self::SandcrateNoPool | Self::SandcratePool64)
     }
 }
 
@@ -122,6 +131,7 @@ impl fmt::Display for Server {
         f.write_str(match self {
             Self::Sandcrate => "sandcrate serve",
             Self::SandcrateNoPool => "sandcrate serve, no pool",
+            Self::SandcratePool64 => "sandcrate serve, pool of 64",
             Self::Reference => "LangBot's runtime",
             Self::ReferenceNsjail => "LangBot's runtime, nsjail",
             Self::ReferenceDocker => "LangBot's runtime, docker",
@@ -185,6 +195,7 @@ impl Row {
             Self::IdleMemAvailable => ("idle session, by MemAvailable", "MiB", None),
             Self::IdleCounted => ("idle session: PSS + our RSS + kernel counters", "MiB", None),
             Self::IdleProcess => ("  of that the PSS of its init", "MiB", None),
+            Self::IdleCaches => ("  beside that reclaimable caches", "MiB", None),
             Self::WarmFewIdle => ("warm exec `true`, 1 session", "x W", None),
             Self::WarmManyIdle => {
                 ("warm exec `true`, all sessions idle", "x W", Some((Self::WarmFewIdle, "of that")))
@@ -223,6 +234,7 @@ impl Figure {
             Self::SessionCounted => ("each: PSS + server's RSS + kernel counters", "MiB", None),
             Self::SessionServer => ("of that RSS of the server", "MiB", None),
             Self::SessionProcess => ("of that PSS of its init", "MiB", None),
+            Self::SessionCaches => ("beside that reclaimable caches", "MiB", None),
             Self::WarmAlone => ("warm exec, 1 session", "x W", None),
             Self::WarmCrowded => {
                 ("warm exec, many sessions", "x W", Some((Row::Rpc(Self::WarmAlone, server), "of that")))

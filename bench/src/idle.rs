@@ -19,7 +19,7 @@ use crate::native::Native;
 
 /// Memory moves with everything on the machine: the median of a few repetitions.
 const REPETITIONS: u32 = 3;
-/// Until what is freed later (RCU, empty cgroups) is freed.
+/// Until boxes have gone to rest and what is freed later (RCU, empty cgroups) is freed.
 const SETTLE: Duration = Duration::from_millis(500);
 
 pub(crate) fn measure(
@@ -42,6 +42,7 @@ pub(crate) fn measure(
         measured.value(Row::IdleMemAvailable, each(before.available - after.available));
         measured.value(Row::IdleCounted, each(after.counted() - before.counted()));
         measured.value(Row::IdleProcess, each(after.boxes - before.boxes));
+        measured.value(Row::IdleCaches, each(after.caches - before.caches));
         measured.value(Row::WarmManyIdle, warm(&native, &first, &init)?);
         measured.end_round();
         native.close();

@@ -11,7 +11,7 @@ use sandcrate_backend::{Backend, ExecRequest, FileReply, FileRequest};
 use tokio::runtime::Runtime;
 
 use crate::args::Options;
-use crate::catalog::{Figure, Row};
+use crate::catalog::{Figure, Row, Server};
 use crate::floor::{Floor, Payload};
 use crate::measurements::{Measurements, median, percentile};
 use crate::native::Native;
@@ -22,6 +22,9 @@ use crate::server::Subject;
 const POOL: usize = 4;
 /// Long enough for a pool to be full again, and for what a variant left running to end.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The same for a pool that a burst has emptied.
+pub(crate) const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 /// Takes one sample of everything it measures.
 type Sample<'a> = dyn FnMut(&mut Measurements) -> anyhow::Result<()> + 'a;
@@ -71,7 +74,7 @@ pub(crate) fn measure(
             run(&mut peer.command()).with_context(|| format!("running {peer}"))
         })
     }));
-    for subject in subjects {
+    for subject in subjects.iter().filter(|subject| subject.server != Server::SandcratePool64) {
         variants.extend(servers(subject)?);
     }
     for round in 0..options.rounds() {
@@ -80,7 +83,7 @@ pub(crate) fn measure(
                 variant.turn(measured)?;
             }
         }
-        for subject in subjects.iter().filter(|subject| subject.server.is_shipped()) {
+        for subject in subjects.iter().filter(|subject| subject.server.meets_bursts()) {
             burst(subject, round, measured)?;
         }
         measured.end_round();
@@ -201,10 +204,11 @@ fn burst(subject: &Subject, round: u32, measured: &mut Measurements) -> anyhow::
         server if server.has_boxes() && round == 0 => 1,
         _ => return Ok(()),
     };
+    let pause = if subject.server == Server::SandcratePool64 { LONG_PAUSE } else { PAUSE };
     let mut callers = subject.callers(CLIENTS)?;
     let mut times = Vec::new();
     for _ in 0..bursts {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
         times.extend(subject.burst(&mut callers)?.iter().map(|time| time.as_secs_f64() * 1000.0));
     }
     measured.value(Row::Rpc(Figure::Cold50, subject.server), median(&times));

@@ -11,6 +11,8 @@ const KERNEL: [&str; 4] = ["SUnreclaim:", "Percpu:", "KernelStack:", "PageTables
 pub(crate) struct Memory {
     pub(crate) available: f64,
     kernel: f64,
+    /// Dentries and inodes: the kernel gives them back when memory is short, except what is in use.
+    pub(crate) caches: f64,
     /// Proportional shares of the launcher's and the boxes' processes.
     pub(crate) boxes: f64,
     /// What is resident of the process itself.
@@ -24,6 +26,7 @@ impl Memory {
         Ok(Self {
             available: named("MemAvailable:")? / 1024.0,
             kernel: KERNEL.iter().map(|name| named(name)).sum::<anyhow::Result<f64>>()? / 1024.0,
+            caches: named("SReclaimable:")? / 1024.0,
             boxes: descendants(pid)?.iter().filter_map(|pid| proportional_mib(*pid)).sum(),
             own: resident_mib(&pid.to_string())?,
         })

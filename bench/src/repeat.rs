@@ -11,9 +11,10 @@ use tokio::runtime::Runtime;
 use crate::args::Options;
 use crate::catalog::Server;
 use crate::floor::{Floor, Payload};
+use crate::latency;
 use crate::measurements::Measurements;
 use crate::native::Native;
-use crate::server::Servers;
+use crate::server::{Servers, Subject};
 
 /// How long it is repeated.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -41,10 +42,26 @@ pub(crate) enum What {
     ServerCold,
     /// Over the RPC: 50 sessions wanted at the same moment
     ServerBurst,
+    /// The same from a pool of 64 that has time to fill
+    ServerBurstPool,
+}
+
+impl What {
+    fn is_of_server(self) -> bool {
+        matches!(self, Self::ServerWarm | Self::ServerCold | Self::ServerBurst | Self::ServerBurstPool)
+    }
+
+    fn server(self) -> Server {
+        match self {
+            Self::ServerCold => Server::SandcrateNoPool,
+            Self::ServerBurstPool => Server::SandcratePool64,
+            _ => Server::Sandcrate,
+        }
+    }
 }
 
 pub(crate) fn run(options: &Options, what: What, runtime: &Runtime, floor: &Floor) -> anyhow::Result<()> {
-    if matches!(what, What::ServerWarm | What::ServerCold | What::ServerBurst) {
+    if what.is_of_server() {
         return run_server(options, what);
     }
     let init = floor.warm_init()?;
@@ -63,7 +80,7 @@ pub(crate) fn run(options: &Options, what: What, runtime: &Runtime, floor: &Floo
         What::FloorWarmStatic => Ok(init.run(Payload::StaticTrue)?),
         What::FloorCold => Ok(floor.cold(Payload::True)?),
         // Not of the backend: see `run_server`.
-        What::ServerWarm | What::ServerCold | What::ServerBurst => Ok(Duration::ZERO),
+        What::ServerWarm | What::ServerCold | What::ServerBurst | What::ServerBurstPool => Ok(Duration::ZERO),
     };
     repeat(|| Ok(vec![one()?]))?;
     native.close();
@@ -72,14 +89,22 @@ pub(crate) fn run(options: &Options, what: What, runtime: &Runtime, floor: &Floo
 
 fn run_server(options: &Options, what: What) -> anyhow::Result<()> {
     let subjects = Servers::find(options, &mut Measurements::default())?.start_ours()?;
-    let wanted = if what == What::ServerCold { Server::SandcrateNoPool } else { Server::Sandcrate };
-    let subject =
-        subjects.iter().find(|subject| subject.server == wanted).context("sandcrate is not built")?;
+    let wanted = |subject: &&Subject| subject.server == what.server();
+    let subject = subjects.iter().find(wanted).context("sandcrate is not built")?;
     writeln!(io::stdout(), "the server has the pid {}", subject.pid())?;
-    let mut callers = subject.callers(if what == What::ServerBurst { 50 } else { 1 })?;
+    let mut callers =
+        subject.callers(if what.server() == Server::SandcratePool64 || what == What::ServerBurst {
+            50
+        } else {
+            1
+        })?;
     let session = subject.session(&mut callers[0])?;
     repeat(|| match what {
         What::ServerBurst => subject.burst(&mut callers),
+        What::ServerBurstPool => {
+            std::thread::sleep(latency::LONG_PAUSE);
+            subject.burst(&mut callers)
+        }
         What::ServerCold => Ok(vec![subject.run(callers[0].life(&subject.next_id()))?.first_exec]),
         _ => Ok(vec![subject.run(callers[0].exec(&session, "true"))?]),
     })

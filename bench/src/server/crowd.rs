@@ -11,7 +11,7 @@ use crate::memory::Memory;
 
 /// Sessions asked for at once.
 const BATCH: usize = 50;
-/// Until what is freed later (RCU, empty cgroups) is freed.
+/// Until boxes have gone to rest and what is freed later (RCU, empty cgroups) is freed.
 const SETTLE: Duration = Duration::from_secs(1);
 
 pub(super) fn measure(
@@ -40,6 +40,7 @@ pub(super) fn measure(
     measured.value(of(Figure::SessionCounted), each(after.counted() - before.counted()));
     measured.value(of(Figure::SessionServer), each(after.own - before.own));
     measured.value(of(Figure::SessionProcess), each(after.boxes - before.boxes));
+    measured.value(of(Figure::SessionCaches), each(after.caches - before.caches));
     measured.value(of(Figure::WarmCrowded), warm(&subject, &mut caller, &first, &init)?);
     measured.end_round();
     Ok(())

@@ -89,6 +89,7 @@ impl Servers {
                 };
                 entries.push(ours(Server::Sandcrate, "4"));
                 entries.push(ours(Server::SandcrateNoPool, "0"));
+                entries.push(ours(Server::SandcratePool64, "64"));
             }
             None => {
                 measured.note("sandcrate serve: absent, the program is not built; see --sandcrate".to_owned())
@@ -130,7 +131,7 @@ impl Servers {
         subject.run(caller.life(&subject.next_id())).map(drop)
     }
 
-    /// Our own with and without a pool.
+    /// Our own with pools of all sizes.
     pub(crate) fn start_ours(&self) -> anyhow::Result<Vec<Subject>> {
         let ours = self.entries.iter().filter(|entry| entry.server.is_ours());
         ours.map(|entry| Ok(self.start(entry)?.0)).collect()
