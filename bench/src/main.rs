@@ -32,7 +32,9 @@ use crate::server::Servers;
 
 fn main() -> ExitCode {
     // Before any thread exists: this program is also the launcher, and the floor's own.
-    sandcrate_jail::dispatch_role();
+    if let Some(code) = sandcrate_backend_native::dispatch_role() {
+        return code;
+    }
     floor::dispatch_role();
     match run(&args::parse()) {
         Ok(code) => code,

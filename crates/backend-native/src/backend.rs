@@ -1,6 +1,7 @@
 //! The native backend: sessions on `jail`.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -8,8 +9,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 use rustix::process::getpid;
 use sandcrate_backend::{
-    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, SessionId,
-    SessionInfo, SessionSpec, SweepReport,
+    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, Isolation, Network,
+    NetworkReport, SessionId, SessionInfo, SessionSpec, SweepReport,
 };
 use sandcrate_jail::NetworkMode;
 use sandcrate_jail::identity::IdMapping;
@@ -22,6 +23,7 @@ use crate::boxes::Pool;
 use crate::config::NativeConfig;
 use crate::instance::{self, Instance};
 use crate::launcher::{Launcher, lock};
+use crate::network::{Networks, not_isolated};
 use crate::session::{Ingredients, Session, network_mode, plan};
 use crate::sources::{Source, open_source};
 use crate::storage::Storage;
@@ -34,6 +36,7 @@ pub struct NativeBackend {
     mapping: IdMapping,
     launcher: Mutex<Arc<Launcher>>,
     pool: Arc<Pool>,
+    networks: Networks,
     sessions: Mutex<HashMap<SessionId, Slot>>,
     next_storage: std::sync::atomic::AtomicU64,
     /// The pool's filler and the sweep at the start.
@@ -69,6 +72,7 @@ impl NativeBackend {
             mapping: IdMapping::for_this_user(),
             launcher: Mutex::new(launcher),
             pool: Arc::new(Pool::new(config.pool)),
+            networks: Networks::new(config.launcher.clone()),
             sessions: Mutex::default(),
             next_storage: std::sync::atomic::AtomicU64::new(1),
             tasks: Mutex::new(tasks),
@@ -126,7 +130,11 @@ impl NativeBackend {
         let started = Instant::now();
         let launcher = self.launcher()?;
         let common = launcher.ready().await?;
-        let network = network_mode(&spec.network)?;
+        let network = network_mode(&spec.network);
+        if let Network::Isolated(isolation) = &spec.network {
+            isolation.policy.check_against(&isolation.grants)?;
+            self.networks.wake();
+        }
         let sources = self.open_sources(&spec).await?;
         let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("box-{number}");
@@ -140,8 +148,8 @@ impl NativeBackend {
         let backend_id = format!("{}-{name}", self.instance.name);
         let made =
             Ingredients { spec, mapping: self.mapping, sources, storage, common, plan, backend_id, started };
-        let ready = if network == NetworkMode::Off { self.pool.take(&launcher) } else { None };
-        Session::start(made, launcher, ready).await
+        let ready = if network.has_own_namespace() { self.pool.take(&launcher) } else { None };
+        Session::start(made, launcher, ready, &self.networks).await
     }
 
     /// Makes a box for an id that is reserved.
@@ -211,7 +219,7 @@ impl Backend for NativeBackend {
             files: true,
             writable_root: !self.mapping.is_rootless(),
             host_network: true,
-            isolated_network: false,
+            isolated_network: true,
             host_mounts: true,
             hard_disk_quota: self.mapping.is_rootless() || crate::storage::has_images(),
             kept_storage: true,
@@ -248,6 +256,25 @@ impl Backend for NativeBackend {
 
     async fn files(&self, session: &SessionId, request: FileRequest) -> Result<FileReply, BackendError> {
         files::perform(&self.session(session)?, request).await
+    }
+
+    async fn set_network(&self, session: &SessionId, isolation: Isolation) -> Result<(), BackendError> {
+        let session = self.session(session)?;
+        isolation.policy.check_against(&isolation.grants)?;
+        session.network.as_ref().ok_or_else(|| not_isolated("a network policy"))?.set(isolation).await
+    }
+
+    async fn network(&self, session: &SessionId) -> Result<NetworkReport, BackendError> {
+        let session = self.session(session)?;
+        Ok(session.network.as_ref().ok_or_else(|| not_isolated("a network report"))?.report().await)
+    }
+
+    async fn forward(&self, session: &SessionId, port: u16, stream: OwnedFd) -> Result<(), BackendError> {
+        let session = self.session(session)?;
+        if port == 0 {
+            return Err(BackendError::invalid("port", "must be from 1 to 65535"));
+        }
+        session.network.as_ref().ok_or_else(|| not_isolated("a port"))?.forward(port, stream).await
     }
 
     async fn is_alive(&self, session: &SessionId) -> bool {
@@ -320,6 +347,7 @@ impl Backend for NativeBackend {
                 );
             }
         }
+        self.networks.close().await;
         self.pool.close();
         let launcher = Arc::clone(&lock(&self.launcher));
         launcher.close().await;

@@ -133,6 +133,12 @@ impl Pool {
         }
         // The session that took a box is about to use it, and making another takes a core.
         tokio::time::sleep(FILL_PAUSE).await;
+        // A box of the pool may be given a network when it is claimed; it has its launcher's filters by then.
+        if let Err(error) = launcher.ensure_policy(NetworkMode::Isolated).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the pool is not filled");
+            lock(&self.state).filling = false;
+            return;
+        }
         while self.wants_more() {
             match PreparedBox::make(Arc::clone(&launcher), NetworkMode::Off).await {
                 Ok(made) => lock(&self.state).ready.push_back(made),

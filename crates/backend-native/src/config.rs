@@ -11,7 +11,8 @@ pub struct NativeConfig {
     pub pool: usize,
     /// An existing cgroup to put boxes below, instead of our own.
     pub cgroup_parent: Option<String>,
-    /// The program that is started as a launcher: any that calls `sandcrate_jail::dispatch_role` first.
+    /// The program that is started as a launcher: any that calls [`crate::dispatch_role`] first. It is the
+    /// network helper too.
     pub launcher: PathBuf,
 }
 

@@ -19,12 +19,14 @@ use sandcrate_backend::{
 };
 use sandcrate_jail::EXECUTING;
 use sandcrate_jail::message::{EndStatus, Failure, InitReply, InitRequest, ProcessEnd, StartCommand};
+use sandcrate_protocol::network::{Counters, Denial};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::DEFAULT_PATH;
 use crate::accountant;
 use crate::fd_io::FdIo;
+use crate::network::Listening;
 use crate::pumps::{PATIENCE, feed, pump};
 use crate::session::{InitMessage, Session};
 
@@ -40,6 +42,7 @@ pub(crate) async fn exec(session: &Arc<Session>, request: ExecRequest) -> Result
     let (task, replies) = session.new_task();
     let (execution, ends) = Execution::channel(stdin_mode);
     let program = request.program();
+    let listening = session.network.as_ref().map(|network| network.listen(ends.events.clone()));
     let baseline = Baseline::take(session);
     let started = Instant::now();
     let streams = if request.pty.is_some() {
@@ -61,6 +64,7 @@ pub(crate) async fn exec(session: &Arc<Session>, request: ExecRequest) -> Result
         deadline: request.timeout.map(|limit| started + limit),
         started,
         baseline,
+        listening,
     };
     session.spawn(driver.run(streams));
     Ok(execution)
@@ -171,6 +175,7 @@ struct Driver {
     deadline: Option<Instant>,
     started: Instant,
     baseline: Baseline,
+    listening: Option<Listening>,
 }
 
 /// What the driver found out on the way.
@@ -220,7 +225,11 @@ impl Driver {
         if course.over_disk.is_none() {
             course.over_disk = accountant::asked_over(&self.session).await;
         }
-        let last = self.conclude(end, course, dropped_out + dropped_err);
+        let heard = match self.listening.take() {
+            Some(listening) => Some(listening.settle().await),
+            None => None,
+        };
+        let last = self.conclude(end, course, dropped_out + dropped_err, heard);
         let _ = timeout(PATIENCE, self.ends.events.send(last)).await;
         self.session.forget_task(self.task);
     }
@@ -304,7 +313,14 @@ impl Driver {
         let _ = self.session.request(request, &[]).await;
     }
 
-    fn conclude(&self, end: Option<ProcessEnd>, course: Course, dropped_bytes: u64) -> ExecEvent {
+    fn conclude(
+        &self,
+        end: Option<ProcessEnd>,
+        course: Course,
+        dropped_bytes: u64,
+        heard: Option<(Vec<Denial>, Counters)>,
+    ) -> ExecEvent {
+        let (denials, network) = heard.map_or((Vec::new(), None), |(denials, used)| (denials, Some(Box::new(used))));
         if let Some(failure) = course.start_failure {
             return ExecEvent::Failed(start_error(&failure, &self.program));
         }
@@ -342,8 +358,8 @@ impl Driver {
             },
             limits_hit,
             dropped_bytes,
-            denials: Vec::new(),
-            network: None,
+            denials,
+            network,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The daemon's handle of a launcher: requests by box, replies sorted to whoever waits, and its end noticed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -12,7 +12,7 @@ use sandcrate_backend::BackendError;
 use sandcrate_jail::message::{Failure, FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
 use sandcrate_jail::{NetworkMode, compile_policy, spawn_launcher};
 use sandcrate_protocol::Enforcement;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OnceCell, mpsc, watch};
 
 use crate::channel::AsyncChannel;
 use crate::storage::Shelf;
@@ -39,7 +39,7 @@ pub(crate) struct Launcher {
     boxes: Arc<Mutex<HashMap<u64, mpsc::Sender<Reply>>>>,
     next_box: AtomicU64,
     /// Networks whose policy the launcher has.
-    policies: Mutex<HashSet<NetworkMode>>,
+    policies: Mutex<HashMap<NetworkMode, Arc<OnceCell<()>>>>,
 }
 
 /// What the launcher will say about one box.
@@ -106,9 +106,12 @@ impl Launcher {
 
     /// Sends the policy of a network, once. While the launcher starts it is compiled here, on another core.
     pub(crate) async fn ensure_policy(&self, network: NetworkMode) -> Result<(), BackendError> {
-        if !lock(&self.policies).insert(network) {
-            return Ok(());
-        }
+        // Whoever comes meanwhile waits: a box must not be asked for before its policy is there.
+        let sent = Arc::clone(lock(&self.policies).entry(network).or_default());
+        sent.get_or_try_init(|| self.send_policy(network)).await.copied()
+    }
+
+    async fn send_policy(&self, network: NetworkMode) -> Result<(), BackendError> {
         let filters = compile_policy(network).map_err(|error| {
             BackendError::failed("compiling the seccomp policy", std::io::Error::other(error))
         })?;

@@ -23,6 +23,7 @@ use crate::NAME;
 use crate::boxes::{Life, NascentBox, PreparedBox};
 use crate::channel::AsyncChannel;
 use crate::launcher::{Launcher, lock, step_failed, unavailable};
+use crate::network::{BoxNetwork, Networks, interface, tun_node};
 use crate::sources::Source;
 use crate::storage::Storage;
 
@@ -46,6 +47,8 @@ pub(crate) struct Session {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) box_id: u64,
     pub(crate) life: Life,
+    /// Of an isolated network.
+    pub(crate) network: Option<Arc<BoxNetwork>>,
     control: Arc<AsyncChannel>,
     routes: Arc<Routes>,
     next_task: AtomicU32,
@@ -91,15 +94,11 @@ pub(crate) struct Ingredients {
     pub(crate) started: Instant,
 }
 
-pub(crate) fn network_mode(network: &Network) -> Result<NetworkMode, BackendError> {
+pub(crate) fn network_mode(network: &Network) -> NetworkMode {
     match network {
-        Network::Off => Ok(NetworkMode::Off),
-        Network::Host => Ok(NetworkMode::Host),
-        Network::Isolated(_) => Err(BackendError::Unsupported {
-            backend: NAME,
-            what: "an isolated network".to_owned(),
-            hint: "choose `off` or `host`".to_owned(),
-        }),
+        Network::Off => NetworkMode::Off,
+        Network::Isolated(_) => NetworkMode::Isolated,
+        Network::Host => NetworkMode::Host,
     }
 }
 
@@ -109,9 +108,11 @@ impl Session {
         made: Ingredients,
         launcher: Arc<Launcher>,
         ready: Option<PreparedBox>,
+        networks: &Networks,
     ) -> Result<(Arc<Self>, SessionInfo), BackendError> {
         let Ingredients { spec, mapping, sources, mut storage, common, plan, backend_id, started } = made;
         let mut enforcement = common;
+        let node = plan.interface.map(|_| tun_node()).transpose()?;
         let order = FurnishOrder {
             limits: cgroup::Limits {
                 memory_bytes: Some(spec.limits.memory_bytes),
@@ -148,20 +149,24 @@ impl Session {
         let PreparedBox { launcher, box_id, mut replies, control, life, usage } = prepared;
         let (_, mounts) = replies.next().await?;
         let (user, home) = (plan.user, plan.home.clone());
-        let mounts: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
+        let fds: Vec<_> = mounts.iter().chain(&node).map(AsFd::as_fd).collect();
         control
-            .send(&InitRequest::Configure { plan: Box::new(plan) }, &mounts)
+            .send(&InitRequest::Configure { plan: Box::new(plan) }, &fds)
             .await
             .map_err(|error| unavailable(format!("init is gone: {error}")))?;
-        loop {
+        let tun = loop {
             match control.recv::<InitReply>().await {
-                Ok(Some((InitReply::Configured { enforcement: held }, _))) => break enforcement.merge(held),
+                Ok(Some((InitReply::Configured { enforcement: held }, fds))) => {
+                    enforcement.merge(held);
+                    break fds.into_iter().next();
+                }
                 // A new box says so on the way.
                 Ok(Some((InitReply::Prepared, _))) => {}
                 Ok(Some((InitReply::Failed { failure }, _))) => return Err(step_failed(&failure)),
                 _ => return Err(unavailable("the box's init ended while it was being configured")),
             }
-        }
+        };
+        let network = attach_network(&spec.network, tun, networks, &mut enforcement).await?;
         // The mount holds it from here on.
         storage.image = None;
         storage.report(&mut enforcement);
@@ -193,6 +198,7 @@ impl Session {
             launcher,
             box_id,
             life,
+            network,
             control,
             routes,
             next_task: AtomicU32::new(1),
@@ -264,6 +270,9 @@ impl Session {
     /// Ends the box and gives its files back.
     pub(crate) async fn end_box(&self) -> Result<Option<Storage>, BackendError> {
         self.life.end();
+        if let Some(network) = &self.network {
+            network.leave();
+        }
         let replies = lock(&self.replies).take();
         if let Some(mut replies) = replies {
             let gone = tokio::time::timeout(STOP_LIMIT, replies.gone()).await;
@@ -273,6 +282,24 @@ impl Session {
         }
         Ok(lock(&self.storage).take())
     }
+}
+
+/// Puts an isolated box's network in force; it must be before anything runs in the box.
+async fn attach_network(
+    network: &Network,
+    tun: Option<OwnedFd>,
+    networks: &Networks,
+    enforcement: &mut Enforcement,
+) -> Result<Option<Arc<BoxNetwork>>, BackendError> {
+    let Network::Isolated(isolation) = network else { return Ok(None) };
+    let tun = tun.ok_or_else(|| unavailable("the box's init made no network device"))?;
+    let (network, confined) = networks.attach(tun, (**isolation).clone()).await?;
+    let policy = &isolation.policy;
+    enforcement.enforced(
+        Control::Network,
+        format!("`{policy}` by a helper that has every packet of the box's one device ({confined}); no raw sockets"),
+    );
+    Ok(Some(Arc::new(network)))
 }
 
 /// Hands init's messages to whoever waits for them, until init is gone.
@@ -309,7 +336,8 @@ pub(crate) fn plan(
 ) -> Result<Plan, BackendError> {
     let spec = JailSpec {
         mapping,
-        network: network_mode(&spec.network)?,
+        network: network_mode(&spec.network),
+        interface: matches!(spec.network, Network::Isolated(_)).then(interface),
         root: match spec.root {
             RootAccess::ReadOnly => RootMode::ReadOnly,
             RootAccess::Writable => RootMode::Writable,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sandcrate_protocol::network::PolicyError;
 use sandcrate_protocol::{Control, ErrorKind};
 
 use crate::SessionId;
@@ -12,6 +13,8 @@ use crate::SessionId;
 pub enum BackendError {
     #[error("{field} {problem}")]
     Invalid { field: String, problem: String },
+    #[error(transparent)]
+    Network(#[from] PolicyError),
     #[error("host path `{}` is refused: {rule}", path.display())]
     MountDenied { path: PathBuf, rule: String },
     #[error("{what} is not supported by the {backend} backend: {hint}")]
@@ -60,6 +63,7 @@ impl BackendError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } => ErrorKind::Validation,
+            Self::Network(error) => error.kind(),
             Self::MountDenied { .. } => ErrorKind::Denied,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Unenforceable { .. } => ErrorKind::Unenforceable,

@@ -19,7 +19,9 @@ mod units;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    native::dispatch_role();
+    if let Some(code) = native::dispatch_role() {
+        return code;
+    }
     if let Some(code) = doctor::attack::dispatch_role() {
         return code;
     }

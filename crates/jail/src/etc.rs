@@ -87,7 +87,8 @@ fn generated() -> Vec<(&'static str, String)> {
         ("group", groups.collect()),
         ("hostname", "sandbox\n".to_owned()),
         ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n".to_owned()),
-        ("resolv.conf", String::new()),
+        // The resolver of isolated networks. With network off there is no way to it, and a lookup fails at once.
+        ("resolv.conf", "nameserver 192.0.0.1\n".to_owned()),
         (
             "nsswitch.conf",
             "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n".to_owned(),

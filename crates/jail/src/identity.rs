@@ -17,6 +17,9 @@ pub const BOX_USER: u32 = 1000;
 /// PID 1. Not an id that commands ever have, so that no command can signal, trace or limit it.
 pub const INIT_USER: u32 = 65533;
 
+/// The network helper of a daemon that is root: next to the boxes' ids, and none of them.
+pub const HELPER_ID: u32 = HOST_BASE + ID_COUNT;
+
 /// How ids of a box become ids of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IdMapping {

@@ -6,7 +6,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetStatus, Scope,
 };
 use rustix::fs::{FileType, Mode, OFlags, open};
@@ -22,6 +22,26 @@ const KNOWN: ABI = ABI::V6;
 pub(crate) fn restrict(writable: &[String], own: Option<BorrowedFd<'_>>) -> Result<(State, String), Failure> {
     build(writable, own)
         .map_err(|error| Failure { step: format!("entering Landlock ({error})"), errno: libc::EPERM })
+}
+
+/// Restricts this process to what it has open: no file, no listening, nobody else's abstract sockets and processes.
+pub(crate) fn restrict_to_nothing() -> Result<State, Failure> {
+    let build = || -> Result<RulesetStatus, landlock::RulesetError> {
+        let rules = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(KNOWN))?
+            .handle_access(AccessNet::BindTcp)?
+            .scope(Scope::from_all(KNOWN))?
+            .create()?;
+        Ok(rules.restrict_self()?.ruleset)
+    };
+    let status = build()
+        .map_err(|error| Failure { step: format!("entering Landlock ({error})"), errno: libc::EPERM })?;
+    Ok(match status {
+        RulesetStatus::FullyEnforced => State::Enforced,
+        RulesetStatus::PartiallyEnforced => State::Degraded,
+        RulesetStatus::NotEnforced => State::Absent,
+    })
 }
 
 fn build(

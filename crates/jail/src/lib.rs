@@ -6,6 +6,7 @@
 pub mod cgroup;
 mod cgroup_report;
 pub mod channel;
+mod confine;
 mod etc;
 pub mod identity;
 mod init;
@@ -22,9 +23,10 @@ mod template;
 mod userns;
 
 pub use channel::Channel;
+pub use confine::confine_network_helper;
 pub use init::EXECUTING;
 pub use plan::{
-    Access, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount, PlannedRlimit,
+    Access, Interface, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount, PlannedRlimit,
     RequestedMount, Rlimit, RootMode,
 };
 pub use role::{compile_policy, dispatch_role, spawn_launcher};

@@ -129,7 +129,8 @@ pub enum LauncherReply {
 /// Daemon to init.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum InitRequest {
-    /// Finish the box. Descriptors as of [`LauncherReply::Furnished`].
+    /// Finish the box. Descriptors as of [`LauncherReply::Furnished`]; for an isolated network one more, a
+    /// descriptor (O_PATH) of /dev/net/tun. A box that was prepared with network off can be given one here.
     Configure { plan: Box<Plan> },
     /// Run a program. Descriptors: stdin, stdout, stderr; none with a terminal.
     Start { id: u32, command: StartCommand },
@@ -180,7 +181,8 @@ pub enum Placement {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum InitReply {
     Prepared,
-    /// The box is finished, and this is what holds it, read back after the fact.
+    /// The box is finished, and this is what holds it, read back after the fact. One descriptor with an isolated
+    /// network: the box's tun device.
     Configured {
         enforcement: Enforcement,
     },

@@ -4,6 +4,7 @@
 //! a privilege happens later, in `launcher` and `init`, which carry a plan out and decide nothing.
 
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,8 @@ use crate::identity::{BOX_USER, IdMapping};
 pub enum NetworkMode {
     /// A namespace of its own with loopback only.
     Off,
+    /// A namespace of its own with loopback and one tun device, whose packets go to a helper of the daemon's.
+    Isolated,
     /// The host's namespace.
     Host,
 }
@@ -49,6 +52,8 @@ pub struct RequestedMount {
 pub struct JailSpec {
     pub mapping: IdMapping,
     pub network: NetworkMode,
+    /// The device of an isolated network.
+    pub interface: Option<Interface>,
     pub root: RootMode,
     pub memory_bytes: u64,
     pub pids: u32,
@@ -108,6 +113,7 @@ pub struct Plan {
     pub user: u32,
     pub home: String,
     pub network: NetworkMode,
+    pub interface: Option<Interface>,
     pub root: RootMode,
     pub tmp_bytes: u64,
     pub shm_bytes: u64,
@@ -126,6 +132,8 @@ pub enum PlanError {
     TooLittleMemory,
     #[error("must be at least {MIN_PIDS}: fewer processes leave no room for a shell")]
     TooFewProcesses,
+    #[error("an isolated network has an interface, and no other network has one")]
+    Interface,
 }
 
 /// A shell, its libraries and the box's init.
@@ -142,8 +150,31 @@ pub(crate) const OVERLAID: [&str; 2] = ["usr", "etc"];
 /// Directories of the root that are plain storage when the root is writable.
 const WRITABLE_DIRECTORIES: [&str; 3] = ["var", "opt", "srv"];
 
+impl NetworkMode {
+    /// Decided when the box is cloned; everything else about a network comes with the plan.
+    pub fn has_own_namespace(self) -> bool {
+        self != Self::Host
+    }
+}
+
+/// Name of the device of an isolated network.
+pub(crate) const INTERFACE_NAME: &str = "tun0";
+
+/// Addresses of the one device of an isolated network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    pub v4: (Ipv4Addr, u8),
+    pub gateway_v4: Ipv4Addr,
+    pub v6: (Ipv6Addr, u8),
+    pub gateway_v6: Ipv6Addr,
+    pub mtu: u32,
+}
+
 impl Plan {
     pub fn new(spec: &JailSpec) -> Result<Self, PlanError> {
+        if spec.interface.is_some() != (spec.network == NetworkMode::Isolated) {
+            return Err(PlanError::Interface);
+        }
         if spec.memory_bytes < MIN_MEMORY {
             return Err(PlanError::TooLittleMemory);
         }
@@ -166,6 +197,7 @@ impl Plan {
             user,
             home: home.to_owned(),
             network: spec.network,
+            interface: spec.interface,
             root: spec.root,
             tmp_bytes,
             shm_bytes,

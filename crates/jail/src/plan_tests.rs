@@ -4,6 +4,7 @@ fn spec() -> JailSpec {
     JailSpec {
         mapping: IdMapping::Range,
         network: NetworkMode::Off,
+        interface: None,
         root: RootMode::ReadOnly,
         memory_bytes: 512 << 20,
         pids: 128,

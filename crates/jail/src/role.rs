@@ -45,7 +45,7 @@ pub fn spawn_launcher(program: &Path, config: &LauncherConfig) -> io::Result<(Ch
 pub fn compile_policy(network: NetworkMode) -> Result<Filters, PolicyError> {
     let network = match network {
         NetworkMode::Off => Network::Off,
-        NetworkMode::Host => Network::On,
+        NetworkMode::Isolated | NetworkMode::Host => Network::On,
     };
     let plain = |program: Vec<Instruction>| {
         program.iter().map(|step| (step.code, step.jt, step.jf, step.k)).collect()

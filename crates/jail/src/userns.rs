@@ -5,8 +5,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use sandcrate_sys::fd::close_all_but;
-use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
+use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork, unshare};
+use crate::message::{Failure, Step};
 
 /// Writes the id maps of a child that was cloned into a user namespace.
 pub(crate) fn write_maps(pid: i32, uid_map: &str, gid_map: &str, deny_setgroups: bool) -> io::Result<()> {
@@ -25,6 +27,22 @@ pub(crate) fn write_maps(pid: i32, uid_map: &str, gid_map: &str, deny_setgroups:
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// Takes this process of an ordinary user into a user namespace of its own, where it has privileges, and into
+/// `others` (CLONE_NEW* flags) that belong to it.
+pub(crate) fn enter_own(
+    proof: &SingleThreaded,
+    uid: u32,
+    gid: u32,
+    others: libc::c_int,
+) -> Result<(), Failure> {
+    // Its /proc files would belong to root otherwise, and it could not write its own maps.
+    set_dumpable_behavior(DumpableBehavior::Dumpable).step("opening /proc/self")?;
+    unshare(proof, libc::CLONE_NEWUSER | others).step("making a user namespace")?;
+    let pid = rustix::process::getpid().as_raw_pid();
+    let (uids, gids) = (format!("{uid} {uid} 1\n"), format!("{gid} {gid} 1\n"));
+    write_maps(pid, &uids, &gids, true).step("mapping the user's id")
 }
 
 /// A user namespace with these maps and nobody in it, for id-mapped mounts.

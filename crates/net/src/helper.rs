@@ -29,7 +29,7 @@ pub fn run_helper(control: &OwnedFd) -> io::Result<()> {
         let sleep = if waiting.is_empty() { SLEEP } else { RETRY };
         if stack.turn(sleep)? {
             match channel::recv(control.as_fd()) {
-                Ok(Some((request, fds))) => waiting.extend(serve(&mut stack, request, fds)),
+                Ok(Some((request, fds))) => serve(&mut stack, request, fds, &mut waiting),
                 Ok(None) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -60,7 +60,17 @@ fn deliver(control: BorrowedFd<'_>, waiting: &mut Vec<HelperReply>) -> io::Resul
     Ok(waiting.is_empty())
 }
 
-fn serve(stack: &mut Stack, request: HelperRequest, fds: Vec<OwnedFd>) -> Option<HelperReply> {
+fn serve(stack: &mut Stack, request: HelperRequest, fds: Vec<OwnedFd>, waiting: &mut Vec<HelperReply>) {
+    // Whoever asks what was used is told first what was refused: a command's result has both.
+    if let HelperRequest::Count { box_id } | HelperRequest::Detach { box_id } = request {
+        while let Some((denials, lost)) = stack.take_denials_of(box_id, DENIALS) {
+            waiting.push(HelperReply::Denied { box_id, denials, lost });
+        }
+    }
+    waiting.extend(reply(stack, request, fds));
+}
+
+fn reply(stack: &mut Stack, request: HelperRequest, fds: Vec<OwnedFd>) -> Option<HelperReply> {
     let failed = |box_id, reason: &str| Some(HelperReply::Failed { box_id, reason: reason.to_owned() });
     let mut fds = fds.into_iter();
     match request {
@@ -71,8 +81,8 @@ fn serve(stack: &mut Stack, request: HelperRequest, fds: Vec<OwnedFd>) -> Option
                 Err(error) => failed(box_id, &error.to_string()),
             }
         }
-        HelperRequest::SetPolicy { box_id, policy, grants } => {
-            if stack.set_policy(box_id, policy, grants) {
+        HelperRequest::SetPolicy { box_id, policy, grants, limits } => {
+            if stack.set_policy(box_id, policy, grants, limits) {
                 Some(HelperReply::PolicySet { box_id })
             } else {
                 failed(box_id, "no such box")

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::stack::{BoxId, NetworkConfig};
 use sandcrate_protocol::network::Counters;
 use sandcrate_protocol::network::Denial;
-use sandcrate_protocol::network::{Grants, Policy};
+use sandcrate_protocol::network::{Grants, Limits, Policy};
 
 /// Daemon to helper.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum HelperRequest {
     /// Serve a box. One descriptor: its tun device.
     Attach { box_id: BoxId, config: Box<NetworkConfig> },
-    /// From now on this policy; what it does not allow ends.
-    SetPolicy { box_id: BoxId, policy: Policy, grants: Grants },
+    /// From now on this policy and these bounds; what the policy does not allow ends.
+    SetPolicy { box_id: BoxId, policy: Policy, grants: Grants, limits: Limits },
     /// The box is gone.
     Detach { box_id: BoxId },
     /// Carry this connection into the box. One descriptor: a connected stream.
@@ -26,10 +26,18 @@ pub enum HelperRequest {
     Surroundings { resolvers: Vec<SocketAddr>, own: Vec<IpAddr> },
 }
 
-/// Helper to daemon. Every request but `Forward` and `Surroundings` has one reply, in order; denials come
-/// between.
+/// Helper to daemon. After `Ready` every request but `Forward` and `Surroundings` has one reply, in order; denials come
+/// between, and before the reply to `Count` and `Detach` all that happened before.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum HelperReply {
+    /// The first: it serves, confined as this says.
+    Ready {
+        confined: String,
+    },
+    /// It cannot serve, or cannot any more, and ends.
+    Unusable {
+        reason: String,
+    },
     Attached {
         box_id: BoxId,
     },

@@ -32,7 +32,7 @@ use sandcrate_protocol::network::Counters;
 use crate::enforcer::Enforcer;
 use network::Network;
 use sandcrate_protocol::network::Denial;
-use sandcrate_protocol::network::{Grants, Policy};
+use sandcrate_protocol::network::{Grants, Limits, Policy};
 use timers::Timers;
 
 /// Names a box on the helper's channel.
@@ -131,9 +131,12 @@ impl Stack {
     }
 
     /// Puts another policy in force; connections that it does not allow end now.
-    pub fn set_policy(&mut self, id: BoxId, policy: Policy, grants: Grants) -> bool {
+    pub fn set_policy(&mut self, id: BoxId, policy: Policy, grants: Grants, limits: Limits) -> bool {
         let Some(slot) = self.slots.get(&id).copied() else { return false };
-        self.with(slot, |network, cx| network.set_enforcer(Enforcer::new(policy, grants), cx));
+        self.with(slot, |network, cx| {
+            network.set_limits(limits, cx.now);
+            network.set_enforcer(Enforcer::new(policy, grants), cx);
+        });
         true
     }
 
@@ -152,7 +155,7 @@ impl Stack {
     pub fn take_denials(&mut self, max: usize) -> Vec<(BoxId, Vec<Denial>, u64)> {
         let mut all = Vec::new();
         for slot in std::mem::take(&mut self.denied) {
-            if let Some(network) = self.boxes.get_mut(&slot) {
+            if let Some(network) = self.boxes.get_mut(&slot).filter(|network| network.has_denials()) {
                 let (denials, lost) = network.take_denials(max);
                 all.push((network.id(), denials, lost));
                 if network.has_denials() {
@@ -161,6 +164,12 @@ impl Stack {
             }
         }
         all
+    }
+
+    /// The same of one box; `None` when there is nothing to tell.
+    pub fn take_denials_of(&mut self, id: BoxId, max: usize) -> Option<(Vec<Denial>, u64)> {
+        let network = self.boxes.get_mut(self.slots.get(&id)?)?;
+        network.has_denials().then(|| network.take_denials(max))
     }
 
     /// Resolvers and own addresses have changed.

@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "this crate exists to hold the unsafe code of the project")]
 
+pub mod addresses;
 pub mod attempt;
 pub mod fd;
 pub mod loopback;

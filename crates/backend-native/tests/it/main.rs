@@ -63,7 +63,9 @@ impl Harness for NativeHarness {
 }
 
 fn main() -> ExitCode {
-    sandcrate_jail::dispatch_role();
+    if let Some(code) = sandcrate_backend_native::dispatch_role() {
+        return code;
+    }
     if let Some(outcome) = leaks::run_alone() {
         return outcome;
     }

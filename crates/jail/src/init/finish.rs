@@ -196,6 +196,10 @@ fn report(plan: &Plan, template: &Template, record: &mut Enforcement) {
     match plan.network {
         NetworkMode::Off => record
             .enforced(Control::Network, "empty network namespace with loopback; unix and inet sockets only"),
+        NetworkMode::Isolated => record.enforced(
+            Control::Network,
+            "own network namespace with loopback and one tun device; no raw sockets",
+        ),
         NetworkMode::Host => record.absent(Control::Network, "the host's network, as asked for"),
     }
     let charged = plan.rlimits.iter().all(|limit| limit.resource != Rlimit::Data);

@@ -7,6 +7,7 @@
 mod command;
 mod files;
 mod finish;
+mod network;
 mod oom_score;
 mod own_root;
 mod path_walk;
@@ -15,6 +16,7 @@ mod serve;
 
 pub use command::EXECUTING;
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use sandcrate_sys::fd::close_all_but;
@@ -24,7 +26,7 @@ use sandcrate_sys::seccomp::Instruction;
 use crate::channel::Channel;
 use crate::identity::IdMapping;
 use crate::message::{Failure, InitReply, InitRequest, Step};
-use crate::plan::NetworkMode;
+use crate::plan::{NetworkMode, Plan};
 use crate::template::Template;
 
 /// What the launcher leaves its child.
@@ -53,7 +55,7 @@ pub(crate) fn run(
     proof: SingleThreaded,
     inheritance: Inheritance,
     template: &Template,
-    filters: &Filters,
+    filters: &HashMap<NetworkMode, Filters>,
 ) -> ! {
     let mut keep = vec![inheritance.control.as_fd(), inheritance.go.as_fd()];
     keep.extend(inheritance.tasks.iter().map(AsFd::as_fd));
@@ -75,26 +77,45 @@ fn live(
     proof: SingleThreaded,
     inheritance: Inheritance,
     template: &Template,
-    filters: &Filters,
+    filters: &HashMap<NetworkMode, Filters>,
 ) -> Result<(), Failure> {
-    prepare::prepare(&proof, &inheritance, template)?;
+    let ping_range = prepare::prepare(&proof, &inheritance, template)?;
     let Inheritance { control, go, tasks, run_directory, mapping, network } = inheritance;
     drop((go, tasks));
     control.send(&InitReply::Prepared, &[]).step("reporting to the daemon")?;
     // While the daemon answers: it takes a tenth of a millisecond.
-    if network == NetworkMode::Off {
+    if network.has_own_namespace() {
         sandcrate_sys::loopback::bring_up().step("bringing up loopback")?;
     }
     let oom_score = mapping.is_rootless().then(oom_score::OomScore::open).transpose();
     let oom_score = oom_score.step("opening the OOM score")?;
     let plan = match control.recv::<InitRequest>().step("waiting for a session")? {
-        Some((InitRequest::Configure { plan }, mounts)) => {
-            let enforcement = finish::finish(&plan, mounts, run_directory.as_ref(), template, filters)?;
-            control.send(&InitReply::Configured { enforcement }, &[]).step("reporting to the daemon")?;
+        Some((InitRequest::Configure { plan }, mut fds)) => {
+            let filters = chosen(filters, network, &plan)?;
+            let tun = network::set_up(&plan, &mut fds, ping_range)?;
+            let enforcement = finish::finish(&plan, fds, run_directory.as_ref(), template, filters)?;
+            let tun: Vec<_> = tun.iter().map(AsFd::as_fd).collect();
+            control.send(&InitReply::Configured { enforcement }, &tun).step("reporting to the daemon")?;
             plan
         }
         // A prepared box that nobody claimed.
         _ => return Ok(()),
     };
-    serve::serve(proof, control, run_directory, oom_score, mapping, &plan, &filters.command)
+    let command = &chosen(filters, network, &plan)?.command;
+    serve::serve(proof, control, run_directory, oom_score, mapping, &plan, command)
+}
+
+/// The filters of the plan's network. Which namespace the box is in was decided when it was cloned, so a plan for
+/// the other kind is refused.
+fn chosen<'a>(
+    filters: &'a HashMap<NetworkMode, Filters>,
+    cloned: NetworkMode,
+    plan: &Plan,
+) -> Result<&'a Filters, Failure> {
+    if cloned.has_own_namespace() != plan.network.has_own_namespace() {
+        return Err(Failure { step: "the plan has another kind of network".into(), errno: libc::EINVAL });
+    }
+    filters
+        .get(&plan.network)
+        .ok_or_else(|| Failure { step: "no policy for this network".into(), errno: libc::EINVAL })
 }

@@ -24,7 +24,7 @@ pub(super) fn prepare(
     proof: &SingleThreaded,
     inheritance: &Inheritance,
     template: &Template,
-) -> Result<(), Failure> {
+) -> Result<Option<fs::File>, Failure> {
     wait_for_maps(inheritance)?;
     join_cgroups(inheritance)?;
     take_identity(inheritance.mapping)?;
@@ -40,7 +40,7 @@ pub(super) fn prepare(
         attach(&resolver, format!("{ROOT}/etc/resolv.conf"))
             .step("attaching the resolver's configuration")?;
     }
-    mount_proc(template)?;
+    let ping_range = mount_proc(template, inheritance.network)?;
     mount_terminals(&format!("{ROOT}/dev/pts"), BOX_USER)?;
     // After the identity: a tmpfs belongs to the user who makes it.
     for place in ["tmp", "dev/shm"] {
@@ -49,7 +49,8 @@ pub(super) fn prepare(
         attach(&tmpfs, format!("{ROOT}/{place}")).step_with(|| format!("attaching /{place}"))?;
     }
     // Last: a new procfs may only be mounted while the host's is visible, which it is until here.
-    enter_root(ROOT).step("entering the root")
+    enter_root(ROOT).step("entering the root")?;
+    Ok(ping_range)
 }
 
 fn wait_for_maps(inheritance: &Inheritance) -> Result<(), Failure> {
@@ -79,14 +80,20 @@ fn take_identity(mapping: IdMapping) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A procfs of the box's own, its settings read-only, its tell-tale files covered.
-fn mount_proc(template: &Template) -> Result<(), Failure> {
+/// A procfs of the box's own, its settings read-only, its tell-tale files covered. Returns the one setting that a
+/// box's plan may change later: who may have echo sockets.
+fn mount_proc(template: &Template, network: NetworkMode) -> Result<Option<fs::File>, Failure> {
     let attributes = MountAttributes { no_exec: true, ..PLAIN };
     let proc = make(c"proc", [], attributes).step("making /proc")?;
     attach(&proc, format!("{ROOT}/proc")).step("attaching /proc")?;
     // A second line behind seccomp: no user namespace can be made inside this one.
     fs::write(format!("{ROOT}/proc/sys/user/max_user_namespaces"), "0")
         .step("forbidding nested user namespaces")?;
+    let ping_range = network
+        .has_own_namespace()
+        .then(|| fs::File::options().write(true).open(format!("{ROOT}/proc/sys/net/ipv4/ping_group_range")))
+        .transpose()
+        .step("opening the groups of echo sockets")?;
     let read_only = MountAttributes { read_only: true, ..attributes };
     let sys = clone_with(format!("{ROOT}/proc/sys"), Reach::One, read_only).step("cloning /proc/sys")?;
     attach(&sys, format!("{ROOT}/proc/sys")).step("protecting /proc/sys")?;
@@ -96,7 +103,7 @@ fn mount_proc(template: &Template) -> Result<(), Failure> {
         mount_bind(cover, format!("{ROOT}/proc/{}", mask.path))
             .step_with(|| format!("masking /proc/{}", mask.path))?;
     }
-    Ok(())
+    Ok(ping_range)
 }
 
 /// A devpts of the box's own whose terminals belong to `user`.

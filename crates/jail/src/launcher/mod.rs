@@ -205,13 +205,13 @@ impl Launcher {
             | libc::CLONE_NEWPID
             | libc::CLONE_NEWIPC
             | libc::CLONE_NEWUTS;
-        if network == NetworkMode::Off {
+        if network.has_own_namespace() {
             flags |= libc::CLONE_NEWNET;
         }
         match fork(&self.proof, flags as u64, cgroup.and_then(BoxCgroup::unified_dir))
             .step("cloning a box")?
         {
-            Fork::Child(proof) => init::run(proof, inheritance, &self.template, &self.filters[&network]),
+            Fork::Child(proof) => init::run(proof, inheritance, &self.template, &self.filters),
             Fork::Parent { pid, pidfd } => {
                 let pid = Pid::from_raw(pid)
                     .ok_or_else(|| Failure { step: "a child without a number".into(), errno: libc::ESRCH })?;

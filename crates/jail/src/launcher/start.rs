@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountPropagationFlags, mount_change};
-use rustix::process::{DumpableBehavior, Pid, Resource, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, getrlimit, setrlimit};
 use sandcrate_protocol::Enforcement;
 use sandcrate_sys::process::{SingleThreaded, unshare};
 
@@ -81,7 +81,8 @@ struct Home {
 
 fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfig) -> Result<Home, Failure> {
     if let IdMapping::Single { uid, gid } = mapping {
-        enter_user_namespace(proof, uid, gid)?;
+        // With a copy of the host's mounts that it may clone from.
+        userns::enter_own(proof, uid, gid, libc::CLONE_NEWNS)?;
     }
     let host_mounts = mount_namespace()?;
     unshare(proof, libc::CLONE_NEWNS).step("making a mount namespace")?;
@@ -106,17 +107,6 @@ fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfi
 fn mount_namespace() -> Result<OwnedFd, Failure> {
     open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .step("opening the mount namespace")
-}
-
-/// An ordinary user's launcher has its privileges in a user namespace of its own, with a copy of the host's
-/// mounts that it may clone from.
-fn enter_user_namespace(proof: &SingleThreaded, uid: u32, gid: u32) -> Result<(), Failure> {
-    // Its /proc files would belong to root otherwise, and it could not write its own maps.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).step("opening /proc/self")?;
-    unshare(proof, libc::CLONE_NEWUSER | libc::CLONE_NEWNS).step("making a user namespace")?;
-    let pid = rustix::process::getpid().as_raw_pid();
-    let (uids, gids) = (format!("{uid} {uid} 1\n"), format!("{gid} {gid} 1\n"));
-    userns::write_maps(pid, &uids, &gids, true).step("mapping the user's id")
 }
 
 fn open_cgroups(config: &LauncherConfig, enforcement: &mut Enforcement) -> Option<Parent> {

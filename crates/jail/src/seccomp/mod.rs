@@ -27,6 +27,18 @@ macro_rules! policy_file {
 const COMMAND: &str = policy_file!("command.toml");
 const INIT: &str = policy_file!("init.toml");
 
+const NETWORK_HELPER: &str = policy_file!("network-helper.toml");
+
+/// The policy of the network helper.
+pub fn network_helper_policy() -> Result<Policy, PolicyError> {
+    Policy::parse("network-helper", NETWORK_HELPER, &[])
+}
+
+/// The filter the network helper loads before it reads a packet.
+pub fn network_helper_filter() -> Result<Vec<Instruction>, PolicyError> {
+    compile(&network_helper_policy()?, Features { network: Network::On })
+}
+
 /// The policy that commands run under.
 pub fn command_policy() -> Result<Policy, PolicyError> {
     Policy::parse("command", COMMAND, &[])

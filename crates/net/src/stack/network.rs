@@ -141,6 +141,16 @@ impl Network {
         self.hub.own = own.to_vec();
     }
 
+    /// Other bounds from now on; what is open stays.
+    pub(super) fn set_limits(&mut self, limits: Limits, now: Instant) {
+        if limits == self.hub.limits {
+            return;
+        }
+        self.hub.opened = Bucket::new(limits.opened_per_second.into(), now);
+        self.hub.bytes = limits.bytes_per_second.map(|rate| Bucket::new(rate, now));
+        self.hub.limits = limits;
+    }
+
     /// Puts another policy in force and ends what it does not allow.
     pub(super) fn set_enforcer(&mut self, enforcer: Enforcer, cx: &mut Context) {
         self.hub.enforcer = enforcer;

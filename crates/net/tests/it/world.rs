@@ -161,6 +161,8 @@ impl Helper {
             Some(Duration::from_secs(5)),
         )
         .unwrap();
+        let first = channel::recv(control.as_fd()).unwrap().expect("the helper lives").0;
+        assert!(matches!(first, HelperReply::Ready { .. }), "{first:?}");
         Self { child, control }
     }
 }
@@ -206,7 +208,7 @@ impl TestBox {
 
     pub(crate) fn set_policy(&mut self, policy: &str) {
         let policy: Policy = policy.parse().unwrap();
-        let request = HelperRequest::SetPolicy { box_id: 1, policy, grants: self.config.grants.clone() };
+        let request = HelperRequest::SetPolicy { box_id: 1, policy, grants: self.config.grants.clone(), limits: self.config.limits.clone() };
         channel::send(self.helper.control.as_fd(), &request, &[]).unwrap();
         assert!(matches!(self.reply(), HelperReply::PolicySet { .. }));
     }

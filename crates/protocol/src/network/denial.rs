@@ -24,6 +24,8 @@ pub enum DenialKind {
     Name,
     /// A bound on connections or their rate.
     Limit,
+    /// The network itself went away: what was open is gone.
+    Outage,
     Path,
     Syscall,
 }
@@ -37,6 +39,7 @@ impl DenialKind {
             Self::Resolve => "resolve",
             Self::Name => "name",
             Self::Limit => "limit",
+            Self::Outage => "outage",
             Self::Path => "path",
             Self::Syscall => "syscall",
         }
@@ -111,6 +114,11 @@ impl DenialLog {
     pub fn take(&mut self, max: usize) -> (Vec<Denial>, u64) {
         let count = max.min(self.kept.len());
         (self.kept.drain(..count).collect(), std::mem::take(&mut self.lost))
+    }
+
+    /// How many were pushed out and not yet told by [`take`](Self::take).
+    pub fn lost(&self) -> u64 {
+        self.lost
     }
 
     pub fn is_empty(&self) -> bool {
