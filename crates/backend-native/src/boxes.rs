@@ -133,14 +133,19 @@ impl Pool {
         }
         // The session that took a box is about to use it, and making another takes a core.
         tokio::time::sleep(FILL_PAUSE).await;
-        // A box of the pool may be given a network when it is claimed; it has its launcher's filters by then.
-        if let Err(error) = launcher.ensure_policy(NetworkMode::Isolated).await {
+        // Boxes of the pool can have an isolated network or none, as the session that claims them wants: they have
+        // the filters that the launcher has when it makes them.
+        let policies = async {
+            launcher.ensure_policy(NetworkMode::Off).await?;
+            launcher.ensure_policy(NetworkMode::Isolated).await
+        };
+        if let Err(error) = policies.await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the pool is not filled");
             lock(&self.state).filling = false;
             return;
         }
         while self.wants_more() {
-            match PreparedBox::make(Arc::clone(&launcher), NetworkMode::Off).await {
+            match PreparedBox::make(Arc::clone(&launcher), NetworkMode::Isolated).await {
                 Ok(made) => lock(&self.state).ready.push_back(made),
                 Err(error) => {
                     // The next session makes its own box and tells its caller why that fails. At the end there is

@@ -320,7 +320,8 @@ impl Driver {
         dropped_bytes: u64,
         heard: Option<(Vec<Denial>, Counters)>,
     ) -> ExecEvent {
-        let (denials, network) = heard.map_or((Vec::new(), None), |(denials, used)| (denials, Some(Box::new(used))));
+        let (denials, network) =
+            heard.map_or((Vec::new(), None), |(denials, used)| (denials, Some(Box::new(used))));
         if let Some(failure) = course.start_failure {
             return ExecEvent::Failed(start_error(&failure, &self.program));
         }

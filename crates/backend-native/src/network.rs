@@ -10,13 +10,13 @@ mod owner;
 mod surroundings;
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor, open};
+use rustix::fs::{Access, FileType, access, major, minor, stat};
 use sandcrate_backend::{BackendError, ExecEvent, Isolation, NetworkReport};
 use sandcrate_jail::Interface;
 use sandcrate_net::{Addressing, BoxId, NetworkConfig};
@@ -127,22 +127,24 @@ pub(crate) fn interface() -> Interface {
     }
 }
 
-/// A descriptor of /dev/net/tun, for a box's init to open.
-pub(crate) fn tun_node() -> Result<OwnedFd, BackendError> {
-    let unenforceable = |why: String| BackendError::Unenforceable { control: Control::Network, why };
-    let node = open(DEVICE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
-        unenforceable(format!(
-            "{DEVICE}: {error}: load the module (`modprobe tun`), or give the container the device (`--device {DEVICE}`)"
-        ))
+/// Says what is wrong with /dev/net/tun, and what to do about it.
+pub(crate) fn check_tun_device() -> Result<(), BackendError> {
+    check_device(Path::new(DEVICE))
+        .map_err(|why| BackendError::Unenforceable { control: Control::Network, why })
+}
+
+fn check_device(path: &Path) -> Result<(), String> {
+    let name = path.display();
+    let facts = stat(path).map_err(|error| {
+        format!("{name}: {error}: load the module (`modprobe tun`), or give the container the device (`--device {DEVICE}`), and start Sandcrate again")
     })?;
-    let facts = fstat(&node).map_err(|error| unenforceable(format!("{DEVICE}: {error}")))?;
     let number = (major(facts.st_rdev), minor(facts.st_rdev));
     if FileType::from_raw_mode(facts.st_mode) != FileType::CharacterDevice || number != DEVICE_NUMBER {
-        return Err(unenforceable(format!(
-            "{DEVICE} is not the tun device: make it with `mknod -m 666 {DEVICE} c 10 200`"
-        )));
+        return Err(format!("{name} is not the tun device: make it with `mknod -m 666 {DEVICE} c 10 200`"));
     }
-    Ok(node)
+    access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| {
+        format!("{name}: {error}: let this user open it (`chmod 666 {DEVICE}`, as distributions have it)")
+    })
 }
 
 /// The network of one box. Dropping it takes the box out of the helper.
@@ -261,5 +263,18 @@ pub(crate) fn not_isolated(what: &str) -> BackendError {
         backend: NAME,
         what: what.to_owned(),
         hint: "the session has no isolated network: make it with one".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_missing_or_another_is_told_with_the_fix() {
+        let missing = check_device(Path::new("/dev/net/no-such-device")).unwrap_err();
+        assert!(missing.contains("modprobe tun") && missing.contains("--device"), "{missing}");
+        let other = check_device(Path::new("/dev/null")).unwrap_err();
+        assert!(other.contains("mknod -m 666 /dev/net/tun c 10 200"), "{other}");
     }
 }

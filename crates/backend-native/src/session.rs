@@ -23,7 +23,7 @@ use crate::NAME;
 use crate::boxes::{Life, NascentBox, PreparedBox};
 use crate::channel::AsyncChannel;
 use crate::launcher::{Launcher, lock, step_failed, unavailable};
-use crate::network::{BoxNetwork, Networks, interface, tun_node};
+use crate::network::{BoxNetwork, Networks, check_tun_device, interface};
 use crate::sources::Source;
 use crate::storage::Storage;
 
@@ -112,7 +112,9 @@ impl Session {
     ) -> Result<(Arc<Self>, SessionInfo), BackendError> {
         let Ingredients { spec, mapping, sources, mut storage, common, plan, backend_id, started } = made;
         let mut enforcement = common;
-        let node = plan.interface.map(|_| tun_node()).transpose()?;
+        if plan.interface.is_some() {
+            check_tun_device()?;
+        }
         let order = FurnishOrder {
             limits: cgroup::Limits {
                 memory_bytes: Some(spec.limits.memory_bytes),
@@ -149,7 +151,7 @@ impl Session {
         let PreparedBox { launcher, box_id, mut replies, control, life, usage } = prepared;
         let (_, mounts) = replies.next().await?;
         let (user, home) = (plan.user, plan.home.clone());
-        let fds: Vec<_> = mounts.iter().chain(&node).map(AsFd::as_fd).collect();
+        let fds: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
         control
             .send(&InitRequest::Configure { plan: Box::new(plan) }, &fds)
             .await

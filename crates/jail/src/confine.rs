@@ -101,7 +101,8 @@ fn bound_resources() -> Result<(), Failure> {
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Bound { current: most, maximum: most }).step("raising open files")?;
     let none = Bound { current: Some(0), maximum: Some(0) };
-    for resource in [Resource::Core, Resource::Fsize, Resource::Nproc, Resource::Memlock, Resource::Msgqueue] {
+    for resource in [Resource::Core, Resource::Fsize, Resource::Nproc, Resource::Memlock, Resource::Msgqueue]
+    {
         setrlimit(resource, none).step("bounding resources")?;
     }
     Ok(())

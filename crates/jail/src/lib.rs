@@ -26,7 +26,7 @@ pub use channel::Channel;
 pub use confine::confine_network_helper;
 pub use init::EXECUTING;
 pub use plan::{
-    Access, Interface, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount, PlannedRlimit,
-    RequestedMount, Rlimit, RootMode,
+    Access, Interface, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount,
+    PlannedRlimit, RequestedMount, Rlimit, RootMode,
 };
 pub use role::{compile_policy, dispatch_role, spawn_launcher};

@@ -129,8 +129,8 @@ pub enum LauncherReply {
 /// Daemon to init.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum InitRequest {
-    /// Finish the box. Descriptors as of [`LauncherReply::Furnished`]; for an isolated network one more, a
-    /// descriptor (O_PATH) of /dev/net/tun. A box that was prepared with network off can be given one here.
+    /// Finish the box. Descriptors as of [`LauncherReply::Furnished`]. A box that was prepared for an isolated
+    /// network can have none here.
     Configure { plan: Box<Plan> },
     /// Run a program. Descriptors: stdin, stdout, stderr; none with a terminal.
     Start { id: u32, command: StartCommand },

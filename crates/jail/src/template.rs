@@ -12,6 +12,7 @@
 //! /template/etc   generated
 //! /template/dev   six nodes, links, mount points for pts and shm
 //! /empty, /blank  an empty directory and an empty file, to mask others with
+//! /tun            /dev/net/tun, where the host has it
 //! /resolv.conf    the host's, for boxes on the host's network
 //! /root           where a new box has its copy of the template
 //! /instance       the directory of this launcher on disk
@@ -40,6 +41,9 @@ pub(crate) const BOXES: &str = "/instance/boxes";
 const WORK: &str = "/instance/work";
 /// The boxes' directories as boxes see them.
 pub(crate) const FILES: &str = "/files";
+
+/// The tun device's node; boxes do not see it.
+pub(crate) const TUN: &str = "/tun";
 
 /// The device nodes of a box.
 pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -146,6 +150,8 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     let proc = clone_at(CWD, "/proc", Reach::Tree).step("cloning /proc")?;
     let usr = clone_system("/usr", idmap).step("cloning /usr")?;
     let nodes = clone_devices()?;
+    // A host without it can have boxes without an isolated network.
+    let tun = clone_device("net/tun").ok();
     let storage = clone_with(instance, Reach::One, PLAIN).step("cloning the instance's directory")?;
     attach(&root, base).step("attaching the template")?;
     let at = |path: &str| format!("{base}/{path}");
@@ -159,6 +165,10 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
         let attributes = MountAttributes { no_exec: true, ..PLAIN_READ_ONLY };
         let cover = clone_with(at(mask), Reach::One, attributes).step("cloning a mask")?;
         attach(&cover, at(mask)).step("attaching a mask")?;
+    }
+    if let Some(tun) = tun {
+        fs::write(at("tun"), "").step("making a place for the tun device")?;
+        attach(&tun, at("tun")).step("attaching the tun device")?;
     }
     attach(&proc, at("proc")).step("attaching /proc")?;
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
@@ -263,11 +273,13 @@ fn system_entries() -> (Links, Vec<String>) {
 
 /// The device nodes: the only mounts of the template on which devices are devices.
 fn clone_devices() -> Result<Vec<(&'static str, OwnedFd)>, Failure> {
-    let attributes = MountAttributes { no_suid: true, no_exec: true, ..Default::default() };
-    let clone = |name: &'static str| {
-        clone_with(format!("/dev/{name}"), Reach::One, attributes).map(|mount| (name, mount))
-    };
+    let clone = |name: &'static str| clone_device(name).map(|mount| (name, mount));
     DEVICES.into_iter().map(clone).collect::<io::Result<Vec<_>>>().step("cloning the device nodes")
+}
+
+fn clone_device(name: &str) -> io::Result<OwnedFd> {
+    let attributes = MountAttributes { no_suid: true, no_exec: true, ..Default::default() };
+    clone_with(format!("/dev/{name}"), Reach::One, attributes)
 }
 
 /// /dev: of mode 755. In a sticky world-writable one, `> /dev/null` by another user than the node's owner is

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::message::{Failure, Step};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use sandcrate_sys::fd::close_all_but;
 use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork, unshare};
-use crate::message::{Failure, Step};
 
 /// Writes the id maps of a child that was cloned into a user namespace.
 pub(crate) fn write_maps(pid: i32, uid_map: &str, gid_map: &str, deny_setgroups: bool) -> io::Result<()> {

@@ -48,7 +48,8 @@ mod tests {
     #[test]
     fn loopback_is_among_them_where_it_is_up() {
         let found = own().unwrap();
-        let up = std::net::UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.connect("127.0.0.1:9")).is_ok();
+        let up =
+            std::net::UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.connect("127.0.0.1:9")).is_ok();
         assert_eq!(found.contains(&IpAddr::from(Ipv4Addr::LOCALHOST)), up, "{found:?}");
     }
 }

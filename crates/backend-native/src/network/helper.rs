@@ -50,9 +50,8 @@ impl Helper {
     }
 
     pub(super) async fn send(&self, request: &HelperRequest, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let sent = self
-            .socket
-            .async_io(Interest::WRITABLE, |socket| channel::send(socket.as_fd(), request, fds));
+        let sent =
+            self.socket.async_io(Interest::WRITABLE, |socket| channel::send(socket.as_fd(), request, fds));
         tokio::time::timeout(SEND_LIMIT, sent).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 

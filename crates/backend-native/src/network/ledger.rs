@@ -105,7 +105,8 @@ impl Ledger {
     /// What a listener was told, and what was used since `before`.
     pub(super) fn conclude(&self, listener: u32, before: &Counters) -> (Vec<Denial>, Counters) {
         let mut inner = lock(&self.0);
-        let denials = inner.listeners.remove(&listener).map_or(Vec::new(), |mut heard| heard.log.take(KEPT).0);
+        let denials =
+            inner.listeners.remove(&listener).map_or(Vec::new(), |mut heard| heard.log.take(KEPT).0);
         let mut used = apply(&inner.total(), before, u64::saturating_sub);
         used.connections_now = inner.current.connections_now;
         (denials, used)

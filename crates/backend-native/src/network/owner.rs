@@ -153,8 +153,7 @@ impl Owner {
     async fn serve(&mut self, ask: Ask) {
         match ask {
             Ask::Attach { id, tun, config, ledger, reply } => {
-                let attached =
-                    Attached { tun, config, ledger, attaching: Some(reply), setting: Vec::new() };
+                let attached = Attached { tun, config, ledger, attaching: Some(reply), setting: Vec::new() };
                 self.boxes.insert(id, attached);
                 if self.helper.is_some() {
                     self.attach(id).await;
@@ -251,10 +250,11 @@ impl Owner {
                 }
             }
             (Some(Due::Detached(id)), HelperReply::Detached { box_id, .. }) if id == box_id => {}
-            (
-                Some(Due::Attached(id) | Due::PolicySet(id)),
-                HelperReply::Failed { box_id, reason },
-            ) if id == box_id => self.refuse(id, &reason),
+            (Some(Due::Attached(id) | Due::PolicySet(id)), HelperReply::Failed { box_id, reason })
+                if id == box_id =>
+            {
+                self.refuse(id, &reason)
+            }
             (Some(Due::Counted(id, _) | Due::Detached(id)), HelperReply::Failed { box_id, .. })
                 if id == box_id => {}
             // Who answers what was not asked cannot be believed in anything.
@@ -300,7 +300,10 @@ impl Owner {
         for attached in self.boxes.values().filter(|attached| attached.attaching.is_none()) {
             attached.ledger.begin_anew();
             attached.ledger.record(
-                vec![outage(why, "connections that were open are gone; the network comes back by itself, try again")],
+                vec![outage(
+                    why,
+                    "connections that were open are gone; the network comes back by itself, try again",
+                )],
                 0,
             );
         }

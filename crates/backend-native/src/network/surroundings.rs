@@ -52,7 +52,9 @@ mod tests {
         let found = |text: &str| resolvers(text).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(found(""), ["127.0.0.1:53"]);
         assert_eq!(
-            found("# nameserver 9.9.9.9\nsearch corp\nnameserver 10.0.0.1 # ours\n nameserver fd00::1\nnameserver fe80::1%eth0\nnameserver 10.0.0.2\nnameserver 10.0.0.3\n"),
+            found(
+                "# nameserver 9.9.9.9\nsearch corp\nnameserver 10.0.0.1 # ours\n nameserver fd00::1\nnameserver fe80::1%eth0\nnameserver 10.0.0.2\nnameserver 10.0.0.3\n"
+            ),
             ["10.0.0.1:53", "[fd00::1]:53", "10.0.0.2:53"]
         );
     }

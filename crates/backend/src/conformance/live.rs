@@ -26,6 +26,7 @@ impl Live {
             }
             match timeout_at(deadline, self.execution.next()).await {
                 Ok(Some(ExecEvent::Output(_, data))) => self.seen.extend_from_slice(&data),
+                Ok(Some(ExecEvent::Denied(_))) => {}
                 Ok(other) => return Err(format!("waited for {text:?}, saw {} and {other:?}", brief(&seen))),
                 Err(_) => return Err(format!("waited in vain for {text:?}, saw {}", brief(&seen))),
             }

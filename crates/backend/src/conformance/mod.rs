@@ -41,6 +41,7 @@ mod keeping;
 mod limits;
 mod live;
 mod mounts;
+mod network;
 mod pty;
 mod session;
 mod stdin;
@@ -53,6 +54,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use network::Internet;
 use sandcrate_protocol::Control;
 
 use crate::{Backend, Capabilities, SessionId};
@@ -85,6 +87,12 @@ pub trait Harness: Send + Sync {
         None
     }
 
+    /// Servers to reach from boxes, in namespaces that no packet can leave. `None`: cases that would need them do
+    /// not run.
+    fn internet(&self) -> Option<Internet> {
+        None
+    }
+
     /// A session id that was never used before.
     fn fresh_session(&self) -> Result<SessionId, String> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -105,6 +113,9 @@ pub enum Need {
     HardDiskQuota,
     KeptStorage,
     KillOneCommand,
+    IsolatedNetwork,
+    /// [`Harness::internet`].
+    Internet,
     /// The control is enforced in full for a session with the defaults.
     Enforced(Control),
 }
@@ -120,6 +131,8 @@ impl Need {
             Self::HardDiskQuota => able.hard_disk_quota,
             Self::KeptStorage => able.kept_storage,
             Self::KillOneCommand => able.kill_one_command,
+            Self::IsolatedNetwork => able.isolated_network,
+            Self::Internet => harness.internet().is_some(),
             Self::Enforced(control) => harness.enforces(control),
         }
     }
@@ -170,6 +183,7 @@ pub fn cases() -> Vec<Case> {
         mounts::cases(),
         confinement::cases(),
         concurrency::cases(),
+        network::cases(),
     ]
     .concat()
 }

@@ -32,10 +32,11 @@ fn names_are_unique_and_say_their_family() {
 #[test]
 fn a_case_is_left_out_when_the_backend_cannot_do_what_it_needs() {
     let able = FakeBackend::scripted([]);
-    let capabilities = Capabilities { pty: false, ..able.capabilities() };
+    let capabilities = Capabilities { pty: false, isolated_network: false, ..able.capabilities() };
     let harness = OnFake(Arc::new(able.with_capabilities(capabilities)));
     for case in cases() {
-        let expected = case.needs.contains(&Need::Pty) || case.needs.contains(&Need::HardDiskQuota);
+        let lacking = [Need::Pty, Need::HardDiskQuota, Need::IsolatedNetwork, Need::Internet];
+        let expected = lacking.iter().any(|need| case.needs.contains(need));
         assert_eq!(case.missing(&harness).is_some(), expected, "{}", case.name);
     }
 }
@@ -45,7 +46,7 @@ fn a_case_is_left_out_when_the_backend_cannot_do_what_it_needs() {
 async fn a_backend_that_runs_nothing_is_found_out() {
     let mut passed = Vec::new();
     for case in cases() {
-        if case.name.starts_with("session::") || case.name.starts_with("confinement::") {
+        if ["session::", "confinement::", "network::"].iter().any(|family| case.name.starts_with(family)) {
             continue;
         }
         let harness = OnFake(Arc::new(FakeBackend::scripted([])));

@@ -79,7 +79,7 @@ fn live(
     template: &Template,
     filters: &HashMap<NetworkMode, Filters>,
 ) -> Result<(), Failure> {
-    let ping_range = prepare::prepare(&proof, &inheritance, template)?;
+    let prepared = prepare::prepare(&proof, &inheritance, template)?;
     let Inheritance { control, go, tasks, run_directory, mapping, network } = inheritance;
     drop((go, tasks));
     control.send(&InitReply::Prepared, &[]).step("reporting to the daemon")?;
@@ -90,10 +90,10 @@ fn live(
     let oom_score = mapping.is_rootless().then(oom_score::OomScore::open).transpose();
     let oom_score = oom_score.step("opening the OOM score")?;
     let plan = match control.recv::<InitRequest>().step("waiting for a session")? {
-        Some((InitRequest::Configure { plan }, mut fds)) => {
+        Some((InitRequest::Configure { plan }, mounts)) => {
             let filters = chosen(filters, network, &plan)?;
-            let tun = network::set_up(&plan, &mut fds, ping_range)?;
-            let enforcement = finish::finish(&plan, fds, run_directory.as_ref(), template, filters)?;
+            let tun = network::set_up(&plan, prepared)?;
+            let enforcement = finish::finish(&plan, mounts, run_directory.as_ref(), template, filters)?;
             let tun: Vec<_> = tun.iter().map(AsFd::as_fd).collect();
             control.send(&InitReply::Configured { enforcement }, &tun).step("reporting to the daemon")?;
             plan

@@ -1,8 +1,8 @@
 //! The network device of an isolated box: made while init still may, handed to the daemon, closed in the box.
 
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, open};
@@ -10,26 +10,35 @@ use sandcrate_sys::tun::{self, InterfaceSettings};
 
 use crate::identity::IdMapping;
 use crate::message::{Failure, Step};
-use crate::plan::{INTERFACE_NAME, Plan};
+use crate::plan::{INTERFACE_NAME, NetworkMode, Plan};
+use crate::template::TUN;
 
-/// Makes and configures the device; `None` for a plan without one. Takes the descriptor of /dev/net/tun, the last
-/// that came with the plan.
-pub(super) fn set_up(
-    plan: &Plan,
-    fds: &mut Vec<OwnedFd>,
-    ping_range: Option<File>,
-) -> Result<Option<OwnedFd>, Failure> {
+/// What a later plan may need for its network and init cannot get by then.
+#[derive(Debug, Default)]
+pub(super) struct Preparations {
+    /// Opened while init has its maker's id on the host: distributions differ in who may open the node. Opened in
+    /// the box's network namespace: that is where the device will be. What went wrong matters only to a plan that
+    /// wants it.
+    pub(super) device: Option<io::Result<OwnedFd>>,
+    /// The groups that may have echo sockets; settings are read-only later.
+    pub(super) ping_range: Option<File>,
+}
+
+impl Preparations {
+    pub(super) fn open_device(network: NetworkMode) -> Self {
+        let device = (network == NetworkMode::Isolated).then(|| {
+            let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            open(TUN, flags, Mode::empty()).map_err(io::Error::from)
+        });
+        Self { device, ping_range: None }
+    }
+}
+
+/// Makes and configures the device; `None` for a plan without one.
+pub(super) fn set_up(plan: &Plan, prepared: Preparations) -> Result<Option<OwnedFd>, Failure> {
     let Some(interface) = &plan.interface else { return Ok(None) };
-    let node = fds
-        .pop()
-        .ok_or_else(|| Failure { step: "no tun device came with the plan".into(), errno: libc::EBADF })?;
-    // Opened here and not by the daemon: the device belongs to the network namespace of whoever opened the node.
-    let device = open(
-        format!("/proc/self/fd/{}", node.as_raw_fd()),
-        OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .step("opening /dev/net/tun")?;
+    let device = prepared.device.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
+    let device = device.step("opening /dev/net/tun, as it was when the launcher started")?;
     tun::attach(device.as_fd(), INTERFACE_NAME).step("making the tun device")?;
     let settings = InterfaceSettings {
         v4: interface.v4,
@@ -39,7 +48,7 @@ pub(super) fn set_up(
         mtu: interface.mtu,
     };
     tun::configure(INTERFACE_NAME, &settings).step("configuring the tun device")?;
-    if let Some(mut range) = ping_range {
+    if let Some(mut range) = prepared.ping_range {
         let groups = match plan.mapping {
             IdMapping::Range => "0 65535".to_owned(),
             IdMapping::Single { .. } => format!("{0} {0}", plan.user),

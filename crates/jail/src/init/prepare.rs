@@ -11,6 +11,7 @@ use sandcrate_sys::mount::{MountAttributes, Reach};
 use sandcrate_sys::process::{SingleThreaded, unshare};
 
 use super::Inheritance;
+use super::network::Preparations;
 use crate::identity::{BOX_USER, IdMapping, become_ids};
 use crate::message::{Failure, Step};
 use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make, make_tmpfs};
@@ -24,8 +25,9 @@ pub(super) fn prepare(
     proof: &SingleThreaded,
     inheritance: &Inheritance,
     template: &Template,
-) -> Result<Option<fs::File>, Failure> {
+) -> Result<Preparations, Failure> {
     wait_for_maps(inheritance)?;
+    let mut prepared = Preparations::open_device(inheritance.network);
     join_cgroups(inheritance)?;
     take_identity(inheritance.mapping)?;
     // After the joins: the namespace is rooted where its maker stands.
@@ -40,7 +42,7 @@ pub(super) fn prepare(
         attach(&resolver, format!("{ROOT}/etc/resolv.conf"))
             .step("attaching the resolver's configuration")?;
     }
-    let ping_range = mount_proc(template, inheritance.network)?;
+    prepared.ping_range = mount_proc(template, inheritance.network)?;
     mount_terminals(&format!("{ROOT}/dev/pts"), BOX_USER)?;
     // After the identity: a tmpfs belongs to the user who makes it.
     for place in ["tmp", "dev/shm"] {
@@ -50,7 +52,7 @@ pub(super) fn prepare(
     }
     // Last: a new procfs may only be mounted while the host's is visible, which it is until here.
     enter_root(ROOT).step("entering the root")?;
-    Ok(ping_range)
+    Ok(prepared)
 }
 
 fn wait_for_maps(inheritance: &Inheritance) -> Result<(), Failure> {
@@ -89,8 +91,7 @@ fn mount_proc(template: &Template, network: NetworkMode) -> Result<Option<fs::Fi
     // A second line behind seccomp: no user namespace can be made inside this one.
     fs::write(format!("{ROOT}/proc/sys/user/max_user_namespaces"), "0")
         .step("forbidding nested user namespaces")?;
-    let ping_range = network
-        .has_own_namespace()
+    let ping_range = (network == NetworkMode::Isolated)
         .then(|| fs::File::options().write(true).open(format!("{ROOT}/proc/sys/net/ipv4/ping_group_range")))
         .transpose()
         .step("opening the groups of echo sockets")?;

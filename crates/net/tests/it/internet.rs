@@ -16,6 +16,7 @@ pub(crate) const WEB: &str = "203.0.113.10";
 pub(crate) const OTHER: &str = "203.0.113.11";
 pub(crate) const WEB6: &str = "2001:db8:f::10";
 /// Takes no packets.
+#[allow(dead_code, reason = "not every suite that plays with this Internet needs it")]
 pub(crate) const SILENT: &str = "203.0.113.99";
 
 pub(crate) const ECHO: u16 = 7;

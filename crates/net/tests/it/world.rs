@@ -208,7 +208,12 @@ impl TestBox {
 
     pub(crate) fn set_policy(&mut self, policy: &str) {
         let policy: Policy = policy.parse().unwrap();
-        let request = HelperRequest::SetPolicy { box_id: 1, policy, grants: self.config.grants.clone(), limits: self.config.limits.clone() };
+        let request = HelperRequest::SetPolicy {
+            box_id: 1,
+            policy,
+            grants: self.config.grants.clone(),
+            limits: self.config.limits.clone(),
+        };
         channel::send(self.helper.control.as_fd(), &request, &[]).unwrap();
         assert!(matches!(self.reply(), HelperReply::PolicySet { .. }));
     }
