@@ -25,6 +25,9 @@ pub(crate) fn write_maps(pid: i32, uid_map: &str, gid_map: &str, deny_setgroups:
     // Anybody in the namespace could write this one, once: so it is written.
     match write("projid_map", uid_map) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // The namespace around us has no such ids to give, as those of container runtimes and unshare(1): then
+        // nobody inside can write it either.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,
     }
 }

@@ -12,6 +12,7 @@ use sandcrate_net::message::{HelperReply, HelperRequest};
 use sandcrate_net::{BoxId, NetworkConfig};
 use sandcrate_protocol::network::{Counters, Denial, DenialKind};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::helper::Helper;
@@ -83,7 +84,8 @@ struct Attached {
 enum Due {
     Attached(BoxId),
     PolicySet(BoxId),
-    Detached(BoxId),
+    /// The device is closed here when the helper has closed its own.
+    Detached(BoxId, OwnedFd),
     Counted(BoxId, oneshot::Sender<Counters>),
 }
 
@@ -95,6 +97,10 @@ struct Owner {
     boxes: HashMap<BoxId, Attached>,
     due: VecDeque<(Instant, Due)>,
     surroundings: Surroundings,
+    /// Devices that are over. The last close of one waits for the whole machine (a grace period of the kernel's
+    /// network), which neither the helper nor this task has time for.
+    closing: Vec<OwnedFd>,
+    closer: Option<JoinHandle<()>>,
 }
 
 /// Serves until nobody can ask any more, or nobody wants to.
@@ -107,6 +113,8 @@ pub(super) async fn run(program: PathBuf, mut asks: mpsc::Receiver<Ask>, departe
         boxes: HashMap::new(),
         due: VecDeque::new(),
         surroundings: Surroundings::look(),
+        closing: Vec::new(),
+        closer: None,
     };
     // Whoever woke us is about to ask.
     let _ = owner.start().await;
@@ -126,15 +134,30 @@ pub(super) async fn run(program: PathBuf, mut asks: mpsc::Receiver<Ask>, departe
                     owner.detach(id).await;
                 }
                 if closed {
-                    return;
+                    break;
                 }
             }
             ask = asks.recv(), if room => match ask {
                 Some(ask) => owner.serve(ask).await,
-                None => return,
+                None => break,
             },
+            () = closed(owner.closer.as_mut()) => owner.closer = None,
             _ = look.tick() => owner.look().await,
         }
+        owner.close_devices();
+    }
+    // The helper first, so that the last close is ours.
+    drop(owner.helper.take());
+    let last: Vec<OwnedFd> =
+        owner.boxes.drain().map(|(_, attached)| attached.tun).chain(owner.closing).collect();
+    let _ = tokio::task::spawn_blocking(move || drop(last)).await;
+}
+
+/// When what is being closed is closed; never, with nothing.
+async fn closed(closer: Option<&mut JoinHandle<()>>) {
+    match closer {
+        Some(closer) => drop(closer.await),
+        None => std::future::pending().await,
     }
 }
 
@@ -216,8 +239,20 @@ impl Owner {
     }
 
     async fn detach(&mut self, id: BoxId) {
-        if self.boxes.remove(&id).is_some() {
-            self.request(&HelperRequest::Detach { box_id: id }, Some(Due::Detached(id))).await;
+        let Some(attached) = self.boxes.remove(&id) else { return };
+        if self.helper.is_some() {
+            let due = Due::Detached(id, attached.tun);
+            self.request(&HelperRequest::Detach { box_id: id }, Some(due)).await;
+        } else {
+            self.closing.push(attached.tun);
+        }
+    }
+
+    /// Closes devices on a thread that may wait, one batch at a time.
+    fn close_devices(&mut self) {
+        if self.closer.is_none() && !self.closing.is_empty() {
+            let batch = std::mem::take(&mut self.closing);
+            self.closer = Some(tokio::task::spawn_blocking(move || drop(batch)));
         }
     }
 
@@ -249,14 +284,16 @@ impl Owner {
                     let _ = waits.send(attached.ledger.counted(counters));
                 }
             }
-            (Some(Due::Detached(id)), HelperReply::Detached { box_id, .. }) if id == box_id => {}
+            (
+                Some(Due::Detached(id, tun)),
+                HelperReply::Detached { box_id, .. } | HelperReply::Failed { box_id, .. },
+            ) if id == box_id => self.closing.push(tun),
             (Some(Due::Attached(id) | Due::PolicySet(id)), HelperReply::Failed { box_id, reason })
                 if id == box_id =>
             {
                 self.refuse(id, &reason)
             }
-            (Some(Due::Counted(id, _) | Due::Detached(id)), HelperReply::Failed { box_id, .. })
-                if id == box_id => {}
+            (Some(Due::Counted(id, _)), HelperReply::Failed { box_id, .. }) if id == box_id => {}
             // Who answers what was not asked cannot be believed in anything.
             _ => self.lose("it said what nobody had asked").await,
         }
@@ -279,7 +316,7 @@ impl Owner {
         match attached.attaching.take() {
             Some(waits) => {
                 let _ = waits.send(Err(why.to_owned()));
-                self.boxes.remove(&id);
+                self.closing.extend(self.boxes.remove(&id).map(|attached| attached.tun));
             }
             None => attached.ledger.record(vec![outage(why, "the box has no network any more")], 0),
         }
@@ -291,10 +328,14 @@ impl Owner {
         // Ends it, if it has not ended.
         self.helper = None;
         for (_, due) in std::mem::take(&mut self.due) {
-            if let Due::Counted(id, waits) = due
-                && let Some(attached) = self.boxes.get(&id)
-            {
-                let _ = waits.send(attached.ledger.total());
+            match due {
+                Due::Counted(id, waits) => {
+                    if let Some(attached) = self.boxes.get(&id) {
+                        let _ = waits.send(attached.ledger.total());
+                    }
+                }
+                Due::Detached(_, tun) => self.closing.push(tun),
+                Due::Attached(_) | Due::PolicySet(_) => {}
             }
         }
         for attached in self.boxes.values().filter(|attached| attached.attaching.is_none()) {

@@ -18,7 +18,7 @@ pub(crate) const INTERNET_ROLE: &str = "net-test-internet";
 
 /// Why there can be no world here.
 pub(crate) fn missing() -> Option<String> {
-    for program in ["ip", "unshare", "nsenter", "curl", "python3", "openssl", "git"] {
+    for program in ["ip", "unshare", "nsenter", "curl", "python3", "openssl", "git", "setpriv"] {
         let found =
             Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if found.is_err() {
@@ -51,10 +51,11 @@ pub(crate) struct World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for child in [&mut self.files, &mut self.internet] {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.files.kill();
+        let _ = self.files.wait();
+        // At the end of its input it ends its own servers.
+        drop(self.internet.stdin.take());
+        let _ = self.internet.wait();
     }
 }
 
@@ -131,7 +132,9 @@ fn serve_files(pid: &str, scratch: &Path) -> Child {
         .status()
         .unwrap();
     assert!(made.success(), "making a repository");
-    Command::new("nsenter")
+    // Ends with us, however we end.
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "nsenter"])
         .arg(format!("--net=/proc/{pid}/ns/net"))
         .args(["python3", "-m", "http.server", "--bind", "::", "--directory"])
         .arg(scratch.join("site"))

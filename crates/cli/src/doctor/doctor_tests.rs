@@ -25,6 +25,7 @@ impl Fake {
             ("sys/kernel/security/lsm", "lockdown,landlock\n"),
             ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
             ("dev/loop-control", ""),
+            ("dev/net/tun", ""),
             ("sbin/mke2fs", ""),
         ] {
             fake.put(path, text);
@@ -80,7 +81,7 @@ fn a_healthy_machine_has_nothing_to_fix_for_root() {
 #[test]
 fn each_fault_is_found_and_its_fix_is_exact() {
     type Fault = fn(&Fake);
-    let cases: [(u32, &str, CheckState, &[&str], Fault); 13] = [
+    let cases: [(u32, &str, CheckState, &[&str], Fault); 15] = [
         (0, "user namespaces", CheckState::Missing, &["sysctl -w user.max_user_namespaces="], |fake| {
             fake.put("proc/sys/user/max_user_namespaces", "0");
         }),
@@ -115,6 +116,16 @@ fn each_fault_is_found_and_its_fix_is_exact() {
             fake.remove("sbin/mke2fs")
         }),
         (0, "disk quota", CheckState::Weak, &["modprobe loop"], |fake| fake.remove("dev/loop-control")),
+        (
+            0,
+            "tun device",
+            CheckState::Weak,
+            &["modprobe tun", "mknod -m 666 /dev/net/tun c 10 200"],
+            |fake| {
+                fake.remove("dev/net/tun");
+            },
+        ),
+        (1000, "tun device", CheckState::Weak, &["chmod 666 /dev/net/tun"], |_| {}),
         (0, "overlayfs", CheckState::Weak, &["modprobe overlay", "--writable-root"], |fake| {
             fake.put("proc/filesystems", "nodev\tproc\n");
         }),

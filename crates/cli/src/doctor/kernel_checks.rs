@@ -1,5 +1,7 @@
 //! Checks of the kernel and of what surrounds this process: namespaces, seccomp, /proc, privileges.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::check::{Check, Fix};
 use super::machine::Machine;
 
@@ -21,6 +23,7 @@ pub(super) fn all(machine: &Machine) -> Vec<Check> {
         Some(privileges(machine)),
         own_filter(machine),
         core_pattern(machine),
+        Some(tun_device(machine)),
     ]
     .into_iter()
     .flatten()
@@ -221,4 +224,39 @@ fn core_pattern(machine: &Machine) -> Option<Check> {
     } else {
         Check::ok("core dumps", "no handler on the host")
     })
+}
+
+/// What isolated networks are made of.
+fn tun_device(machine: &Machine) -> Check {
+    const NAME: &str = "tun device";
+    const UNTIL: &str = "boxes run with network off; with an isolated network they do not start";
+    let Ok(facts) = std::fs::metadata(machine.path("dev/net/tun")) else {
+        let step = match &machine.container {
+            Some(_) => "start the container with `--device /dev/net/tun`",
+            None => {
+                "modprobe tun; where /dev has no node then: mkdir -p /dev/net && mknod -m 666 /dev/net/tun c 10 200"
+            }
+        };
+        return Check::weak(NAME, "there is no /dev/net/tun", Fix::new([step], UNTIL));
+    };
+    if !machine.is_root() && facts.permissions().mode() & 0o006 != 0o006 {
+        let fix = Fix::new(["chmod 666 /dev/net/tun (as udev sets it: it gives no right by itself)"], UNTIL);
+        return Check::weak(NAME, "/dev/net/tun is not open to this user", fix);
+    }
+    Check::ok(NAME, "/dev/net/tun can be opened")
+}
+
+/// Whether a box with an isolated network could be made; `tried` is what came of it.
+pub(super) fn network_helper(tried: &Result<String, String>) -> Check {
+    const NAME: &str = "isolated network";
+    match tried {
+        Ok(by) => Check::ok(NAME, by.clone()),
+        Err(why) => {
+            let fix = Fix::new(
+                ["see `tun device` above; if that is ok, the step that failed is named here"],
+                "boxes run with network off; with an isolated network they do not start",
+            );
+            Check::weak(NAME, why.clone(), fix)
+        }
+    }
 }

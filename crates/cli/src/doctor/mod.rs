@@ -116,6 +116,7 @@ async fn examine(attack: bool) -> Report {
         Err(error) => (None, Some(error)),
     };
     if let Some(trial) = &trial {
+        checks.push(kernel_checks::network_helper(&trial.isolated_network));
         checks.extend(control_checks::all(&machine, &trial.enforcement));
     }
     let attacks = if attack && trial.is_some() { Some(attack::run(without_pool()).await) } else { None };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use sandcrate_backend::{Backend, DiskLimit, ExecRequest, ExitStatus, SessionId, SessionSpec};
+use sandcrate_backend::{Backend, DiskLimit, ExecRequest, ExitStatus, Network, SessionId, SessionSpec};
 use sandcrate_protocol::{Control, Enforcement};
 use serde::Serialize;
 
@@ -28,6 +28,9 @@ pub(super) struct Trial {
     /// One command in a box that is there.
     pub(super) warm_ms: f64,
     pub(super) enforcement: Enforcement,
+    /// A box with an isolated network that lets nothing through: what holds it, or why there is none.
+    #[serde(skip)]
+    pub(super) isolated_network: Result<String, String>,
 }
 
 pub(super) async fn run(config: NativeConfig) -> Result<Trial, Shown> {
@@ -76,10 +79,18 @@ async fn in_backend(backend: &NativeBackend, began: Instant) -> anyhow::Result<T
     if let Some(disk) = with_quota.enforcement.get(Control::Disk) {
         enforcement.record(Control::Disk, disk.state, disk.by.clone());
     }
-    for id in [&first.id, &second.id, &third.id] {
+    let mut fourth = spec("doctor-fourth")?;
+    fourth.network = Network::Isolated(Box::default());
+    let isolated_network = match backend.start(fourth.clone()).await {
+        Ok(info) => {
+            Ok(info.enforcement.get(Control::Network).map_or(String::new(), |found| found.by.clone()))
+        }
+        Err(error) => Err(format!("{:#}", anyhow::Error::new(error))),
+    };
+    for id in [&first.id, &second.id, &third.id, &fourth.id] {
         backend.stop(id).await.context("ending a box")?;
     }
-    Ok(Trial { first_start_ms, cold_ms, warm_ms: warm[WARM_ROUNDS / 2], enforcement })
+    Ok(Trial { isolated_network, first_start_ms, cold_ms, warm_ms: warm[WARM_ROUNDS / 2], enforcement })
 }
 
 fn spec(name: &str) -> anyhow::Result<SessionSpec> {

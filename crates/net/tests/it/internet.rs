@@ -194,8 +194,22 @@ fn tls_server() -> std::process::Child {
         .output()
         .unwrap();
     let directory = String::from_utf8(made.stdout).unwrap().trim().to_owned();
-    let child = Command::new("openssl")
-        .args(["s_server", "-quiet", "-www", "-accept", "443", "-cert", "both", "-key", "both"])
+    // Ends with us, however we end.
+    let child = Command::new("setpriv")
+        .args([
+            "--pdeathsig",
+            "KILL",
+            "openssl",
+            "s_server",
+            "-quiet",
+            "-www",
+            "-accept",
+            "443",
+            "-cert",
+            "both",
+            "-key",
+            "both",
+        ])
         .current_dir(&directory)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -19,7 +19,7 @@ pub(crate) const HOST_IN_RANGE: &str = "203.0.113.200";
 pub(crate) const RESOLVER: &str = "198.51.100.2";
 
 pub(crate) fn missing() -> Option<String> {
-    for program in ["ip", "unshare", "nsenter", "curl", "python3", "openssl"] {
+    for program in ["ip", "unshare", "nsenter", "curl", "python3", "openssl", "setpriv"] {
         if Command::new(program)
             .arg("--version")
             .stdout(Stdio::null())
