@@ -289,3 +289,47 @@ fn terminal_injection_is_refused_whatever_the_high_half_says() {
         assert_eq!(decide(&policy, OFF, "ioctl", &[0, request]), Action::Allow);
     }
 }
+
+#[test]
+fn the_network_helper_has_internet_sockets_and_nothing_of_files_or_processes() {
+    let policy = super::network_helper_policy().unwrap();
+    let helper = |call: &str, args: &[u64]| decide(&policy, ON, call, args);
+    for (family, kind, protocol) in [(2, 1, 0), (10, 1, 6), (2, 0x80802, 17), (10, 2, 58), (2, 2, 1)] {
+        assert_eq!(helper("socket", &[family, kind, protocol]), Action::Allow, "{family} {kind} {protocol}");
+    }
+    for (family, kind, protocol) in [(1, 1, 0), (16, 3, 0), (17, 3, 3), (2, 3, 1), (10, 3, 58), (2, 1, 132)] {
+        assert_eq!(
+            helper("socket", &[family, kind, protocol]),
+            refused(libc::EAFNOSUPPORT),
+            "{family} {kind}"
+        );
+    }
+    for call in [
+        "open",
+        "openat",
+        "openat2",
+        "execve",
+        "clone",
+        "clone3",
+        "fork",
+        "ptrace",
+        "kill",
+        "bind",
+        "listen",
+        "accept4",
+        "mount",
+        "setns",
+        "unshare",
+        "bpf",
+        "io_uring_setup",
+        "memfd_create",
+        "prctl",
+        "pidfd_open",
+    ] {
+        assert_eq!(helper(call, &[]), refused(libc::EPERM), "{call}");
+    }
+    assert_eq!(helper("ioctl", &[3, 0x5421]), Action::Allow);
+    assert_eq!(helper("ioctl", &[3, 0x4004_54ca]), refused(libc::EPERM), "TUNSETIFF");
+    assert_eq!(helper("mmap", &[0, 4096, 4]), refused(libc::EPERM), "executable memory");
+    assert_eq!(helper("setsockopt", &[3, 1, 36]), refused(libc::EPERM), "SO_MARK");
+}
