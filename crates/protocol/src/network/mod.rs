@@ -7,6 +7,8 @@ mod denial;
 mod limits;
 mod name;
 mod policy;
+mod port;
+mod request;
 mod rule;
 
 pub use address::{AddressClass, classify};
@@ -15,4 +17,6 @@ pub use denial::{Denial, DenialKind, DenialLog};
 pub use limits::{Counters, Limits};
 pub use name::{HostName, NamePattern, NotAName};
 pub use policy::{Base, Grants, Policy, PolicyError};
+pub use port::{PortError, PortRequest};
+pub use request::NetworkRequest;
 pub use rule::{Ports, Rule, RuleError, Target, Transport};
