@@ -5,21 +5,24 @@
 //! run with paused time. It enforces nothing and its enforcement record says so.
 
 mod files;
+mod network;
 mod script;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use network::Serve;
 use sandcrate_protocol::{Control, Enforcement};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::{
-    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, Network, RootAccess,
-    SessionId, SessionInfo, SessionSpec, StdinMode, Strictness, SweepReport,
+    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, Isolation, Network,
+    NetworkReport, RootAccess, SessionId, SessionInfo, SessionSpec, StdinMode, Strictness, SweepReport,
 };
 
 use files::FakeFiles;
@@ -34,6 +37,8 @@ pub struct FakeCalls {
     pub start: u32,
     pub exec: u32,
     pub files: u32,
+    pub set_network: u32,
+    pub forward: u32,
     pub stop: u32,
     pub adopt: u32,
     pub sweep: u32,
@@ -45,6 +50,7 @@ pub struct FakeBackend {
     choose: Box<Chooser>,
     capabilities: Capabilities,
     start_delay: Duration,
+    serve: Box<Serve>,
     state: Mutex<State>,
 }
 
@@ -60,6 +66,8 @@ struct State {
 struct FakeSession {
     spec: SessionSpec,
     files: FakeFiles,
+    /// What its network is said to have done.
+    report: NetworkReport,
     /// Told why the box ended; every running command listens.
     ended: watch::Sender<Option<String>>,
 }
@@ -78,7 +86,13 @@ impl FakeBackend {
             kept_storage: true,
             kill_one_command: true,
         };
-        Self { choose: Box::new(choose), capabilities, start_delay: Duration::ZERO, state: Mutex::default() }
+        Self {
+            choose: Box::new(choose),
+            capabilities,
+            start_delay: Duration::ZERO,
+            serve: Box::new(|_, stream| drop(tokio::spawn(network::echo(stream)))),
+            state: Mutex::default(),
+        }
     }
 
     /// A backend whose commands take these scripts in order, and then just exit with 0.
@@ -215,7 +229,9 @@ impl Backend for FakeBackend {
         }
         let files = FakeFiles::new(&spec.workdir);
         let ended = watch::Sender::new(None);
-        state.sessions.insert(id.clone(), FakeSession { spec, files, ended });
+        state
+            .sessions
+            .insert(id.clone(), FakeSession { spec, files, report: NetworkReport::default(), ended });
         let mut enforcement = Enforcement::new();
         for control in Control::ALL {
             enforcement.absent(control, "a fake enforces nothing");
@@ -277,6 +293,29 @@ impl Backend for FakeBackend {
         }
         request.validate()?;
         live.files.serve(request)
+    }
+
+    async fn set_network(&self, session: &SessionId, isolation: Isolation) -> Result<(), BackendError> {
+        let mut state = self.state();
+        state.calls.set_network += 1;
+        network::isolated(&mut state.sessions, session, self)?.spec.network =
+            Network::Isolated(Box::new(isolation));
+        Ok(())
+    }
+
+    async fn network(&self, session: &SessionId) -> Result<NetworkReport, BackendError> {
+        let mut state = self.state();
+        Ok(network::isolated(&mut state.sessions, session, self)?.report.clone())
+    }
+
+    async fn forward(&self, session: &SessionId, port: u16, stream: OwnedFd) -> Result<(), BackendError> {
+        {
+            let mut state = self.state();
+            state.calls.forward += 1;
+            network::isolated(&mut state.sessions, session, self)?;
+        }
+        (self.serve)(port, network::stream(stream)?);
+        Ok(())
     }
 
     async fn is_alive(&self, session: &SessionId) -> bool {

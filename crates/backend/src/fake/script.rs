@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use sandcrate_protocol::network::{Counters, Denial};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -17,6 +18,8 @@ pub struct FakeScript {
     steps: Vec<Step>,
     end: End,
     limits_hit: Vec<LimitHit>,
+    denials: Vec<Denial>,
+    network: Option<Box<Counters>>,
     ignored_signals: bool,
 }
 
@@ -25,6 +28,7 @@ enum Step {
     Output(Stream, Bytes),
     Wait(Duration),
     Echo,
+    Denied(Denial),
 }
 
 #[derive(Debug)]
@@ -105,6 +109,20 @@ impl FakeScript {
         self
     }
 
+    /// The box is refused this; told at once, and at the exit.
+    #[must_use]
+    pub fn denied(mut self, denial: Denial) -> Self {
+        self.denials.push(denial.clone());
+        self.step(Step::Denied(denial))
+    }
+
+    /// The exit reports this traffic.
+    #[must_use]
+    pub fn carrying(mut self, counters: Counters) -> Self {
+        self.network = Some(Box::new(counters));
+        self
+    }
+
     fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
@@ -139,6 +157,8 @@ impl FakeScript {
             Outcome::Exit { status, timed_out } => ExecEvent::Exit(ExecExit {
                 usage: Usage { wall: begin.elapsed(), ..Usage::default() },
                 limits_hit: self.limits_hit,
+                denials: self.denials,
+                network: self.network,
                 ..ExecExit::new(status, timed_out)
             }),
             Outcome::Failed(error) => ExecEvent::Failed(error),
@@ -162,6 +182,8 @@ async fn run(
     for step in steps {
         match step {
             Step::Output(stream, data) => emit(events, stream, data).await,
+            // A closed queue is noticed by the caller.
+            Step::Denied(denial) => drop(events.send(ExecEvent::Denied(denial)).await),
             Step::Wait(time) => tokio::time::sleep(time).await,
             Step::Echo => {
                 while let Some(data) = stdin.recv().await {

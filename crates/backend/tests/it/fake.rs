@@ -216,3 +216,47 @@ async fn files_live_in_memory_per_session() {
     let gone = ask(FileRequest::Read { path: "/tmp/c/b.txt".into(), offset: 0, limit: 1 }).await;
     assert!(matches!(gone, Err(BackendError::FileNotFound { .. })));
 }
+
+#[tokio::test]
+async fn an_isolated_network_is_stored_reported_and_forwarded_to() {
+    use sandcrate_backend::{Isolation, Network, NetworkReport};
+    use sandcrate_protocol::ErrorKind;
+    use sandcrate_protocol::network::{Counters, Policy};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let id = SessionId::new("s").unwrap();
+    let mut spec = SessionSpec::new(id.clone());
+    spec.network = Network::Isolated(Box::default());
+    let without = FakeBackend::scripted([]);
+    assert_eq!(without.start(spec.clone()).await.unwrap_err().kind(), ErrorKind::Unsupported);
+
+    let backend = FakeBackend::scripted([]).with_network();
+    backend.start(spec).await.unwrap();
+    let isolation = Isolation { policy: Policy::public(), ..Isolation::default() };
+    backend.set_network(&id, isolation.clone()).await.unwrap();
+    assert_eq!(backend.spec(&id).unwrap().network, Network::Isolated(Box::new(isolation.clone())));
+    let report = NetworkReport {
+        counters: Counters { bytes_sent: 7, ..Counters::default() },
+        ..NetworkReport::default()
+    };
+    backend.set_report(&id, report.clone());
+    assert_eq!(backend.network(&id).await.unwrap(), report);
+
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    backend.forward(&id, 80, theirs.into()).await.unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
+    ours.write_all(b"ping").await.unwrap();
+    ours.shutdown().await.unwrap();
+    let mut echoed = String::new();
+    ours.read_to_string(&mut echoed).await.unwrap();
+    assert_eq!(echoed, "ping");
+
+    let plain = SessionId::new("plain").unwrap();
+    backend.start(SessionSpec::new(plain.clone())).await.unwrap();
+    assert_eq!(backend.network(&plain).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(
+        backend.set_network(&plain, Isolation::default()).await.unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
+}
