@@ -9,6 +9,7 @@ mod doctor;
 mod failure;
 mod manual;
 mod native;
+mod network;
 mod output;
 mod run;
 mod serve;

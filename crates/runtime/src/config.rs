@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sandcrate_protocol::network::{Grants, Limits, NetworkRequest, Policy};
 use serde::{Deserialize, Serialize};
 
 /// Which backend sessions are made on.
@@ -27,6 +28,85 @@ pub enum HostNetwork {
     #[default]
     Deny,
     Allow,
+}
+
+/// What a request for `on` gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum OnNetwork {
+    /// An isolated network, held to this.
+    Policy(Policy),
+    /// The host's own; only together with [`HostNetwork::Allow`].
+    Host,
+}
+
+impl Default for OnNetwork {
+    fn default() -> Self {
+        Self::Policy(Policy::public())
+    }
+}
+
+impl TryFrom<String> for OnNetwork {
+    type Error = sandcrate_protocol::network::PolicyError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.parse()? {
+            NetworkRequest::Host => Ok(Self::Host),
+            // The word is explained by itself: what the Internet is without the operator's word.
+            NetworkRequest::On { deny } => Policy::public().without(&deny).map(Self::Policy),
+            NetworkRequest::Off => Ok(Self::Policy(Policy::off())),
+            NetworkRequest::Policy(policy) => Ok(Self::Policy(policy)),
+        }
+    }
+}
+
+impl From<OnNetwork> for String {
+    fn from(on: OnNetwork) -> Self {
+        match on {
+            OnNetwork::Policy(policy) => policy.to_string(),
+            OnNetwork::Host => "host".to_owned(),
+        }
+    }
+}
+
+/// Where clients may have ports of boxes published.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PublishOn {
+    #[default]
+    Loopback,
+    /// On every address of the host.
+    Any,
+}
+
+/// What the operator says of the network of boxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// Whether a request may ask for the host's own.
+    pub host: HostNetwork,
+    pub policy: OnNetwork,
+    /// Requests may say `on` and `off`, and nothing else.
+    pub locked: bool,
+    /// For every box, whatever its policy.
+    pub grants: Grants,
+    pub limits: Limits,
+    pub publish: PublishOn,
+    /// Published ports of one session.
+    pub ports: usize,
+}
+
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        Self {
+            host: HostNetwork::default(),
+            policy: OnNetwork::default(),
+            locked: false,
+            grants: Grants::default(),
+            limits: Limits::default(),
+            publish: PublishOn::default(),
+            ports: 16,
+        }
+    }
 }
 
 /// Bounds of what clients can make us hold.
@@ -87,7 +167,7 @@ pub struct RuntimeConfig {
     pub backend: Option<BackendChoice>,
     /// Host directories that may be mounted; `None` leaves them to a known client's LangBot configuration.
     pub mount_roots: Option<Vec<PathBuf>>,
-    pub host_network: HostNetwork,
+    pub network: NetworkConfig,
     /// After this long without use a session ends, unless it is persistent.
     pub session_ttl: Duration,
     pub limits: RuntimeLimits,
@@ -101,7 +181,7 @@ impl RuntimeConfig {
             state_dir: state_dir.into(),
             backend: None,
             mount_roots: None,
-            host_network: HostNetwork::Deny,
+            network: NetworkConfig::default(),
             session_ttl: Self::DEFAULT_TTL,
             limits: RuntimeLimits::default(),
         }

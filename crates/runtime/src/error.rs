@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sandcrate_backend::BackendError;
 use sandcrate_protocol::ErrorKind;
+use sandcrate_protocol::network::PolicyError;
 
 /// Clones share their cause: everybody who waited for the same creation hears the same story.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -29,6 +30,11 @@ pub enum RuntimeError {
     CommandNotFound { session: String, command: String },
     #[error("host path `{}` is refused: {rule}", path.display())]
     MountDenied { path: PathBuf, rule: String },
+    /// A network or a port that the operator does not let this caller have.
+    #[error("network `{asked}` is refused: {why}")]
+    NetworkDenied { asked: String, why: String },
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     #[error("{what} exceeds the limit of {limit}")]
     LimitExceeded { what: String, limit: String },
     #[error("{hint}")]
@@ -64,7 +70,8 @@ impl RuntimeError {
             Self::SessionConflict { .. } => ErrorKind::SessionConflict,
             Self::ProcessNotFound { .. } | Self::CommandNotFound { .. } => ErrorKind::ProcessNotFound,
             Self::ProcessNotRunning { .. } | Self::ProcessAttached { .. } => ErrorKind::ProcessConflict,
-            Self::MountDenied { .. } => ErrorKind::Denied,
+            Self::MountDenied { .. } | Self::NetworkDenied { .. } => ErrorKind::Denied,
+            Self::Policy(error) => error.kind(),
             Self::LimitExceeded { .. } => ErrorKind::LimitExceeded,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::NoBackend { .. } => ErrorKind::BackendUnavailable,

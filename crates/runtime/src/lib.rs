@@ -13,7 +13,9 @@ mod langbot;
 mod life;
 mod metrics;
 mod mounts;
+mod network;
 mod output_log;
+mod ports;
 mod process;
 mod processes;
 mod reaper;
@@ -24,11 +26,16 @@ mod session;
 mod streams;
 mod table;
 
-pub use config::{BackendChoice, HostNetwork, InitSource, LangbotConfig, RuntimeConfig, RuntimeLimits};
+pub use config::{
+    BackendChoice, HostNetwork, InitSource, LangbotConfig, NetworkConfig, OnNetwork, PublishOn,
+    RuntimeConfig, RuntimeLimits,
+};
 pub use error::RuntimeError;
 pub use exec::{ExecOutcome, OnTimeout};
 pub use metrics::Metrics;
+pub use network::SessionUsage;
 pub use output_log::{LogEvent, Subscription};
+pub use ports::{InUse, PortView, carry_port};
 pub use relay::{Attachment, RelayEvent, RelayReader, RelayWriter};
 pub use runtime::Runtime;
 pub use session::{SessionOptions, SessionState, SessionView};

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sandcrate_backend::{
-    Backend, BackendError, DiskLimit, ExecRequest, Execution, Limits, Mount, Network, RootAccess, SessionId,
+    Backend, BackendError, DiskLimit, ExecRequest, Execution, Limits, Mount, RootAccess, SessionId,
     SessionSpec,
 };
-use sandcrate_protocol::{BoxSpec, MountMode, MountSpec, NetworkMode};
+use sandcrate_protocol::{BoxSpec, MountMode, MountSpec};
 use tokio::time::Instant;
 
 use crate::RuntimeError;
-use crate::config::HostNetwork;
 use crate::exec::is_gone;
 use crate::mounts::MountPolicy;
 use crate::records::Record;
@@ -90,6 +89,7 @@ impl Inner {
             (None, None) => session.spec.extra_mounts.clone(),
         };
         let spec = self.box_spec(session, &wanted).await?;
+        let network = spec.network.clone();
         let began = Instant::now();
         let (backend, info) = match live {
             Some(live) if live.backend.is_alive(&session.id).await => {
@@ -100,6 +100,8 @@ impl Inner {
                         existing: describe(&live.mounts),
                     });
                 }
+                Self::check_network(live.backend.as_ref(), &network)?;
+                self.account_last(session).await;
                 session.set_live(None);
                 let info = live.backend.restart(spec).await?;
                 (Arc::clone(&live.backend), info)
@@ -115,17 +117,27 @@ impl Inner {
                     Some(home) => self.backends.named(home).await?,
                     None => self.backends.choose(&self.choice()).await?,
                 };
+                Self::check_network(backend.as_ref(), &network)?;
                 let info = self.start_on(&backend, spec).await?;
                 (backend, info)
             }
         };
         self.metrics.session_started(began.elapsed());
-        let live = Arc::new(LiveBox { backend, info, mounts: wanted });
+        let live = Arc::new(LiveBox { backend, info, mounts: wanted, network });
         session.set_live(Some(Arc::clone(&live)));
         if session.spec.persistent {
             self.save(session).await?;
         }
         Ok(live)
+    }
+
+    /// Another box for a session whose kind of network changed; nothing runs in it.
+    pub(crate) async fn remake(
+        &self,
+        session: &Arc<Session>,
+        live: Arc<LiveBox>,
+    ) -> Result<(), RuntimeError> {
+        self.make_box(session, Some(live), None).await.map(drop)
     }
 
     async fn start_on(
@@ -155,7 +167,7 @@ impl Inner {
         let mounts = self.admit_mounts(wanted, extra_mounts, quota_bytes).await?;
         let shared = wanted.host_path.is_some() && wanted.host_path_mode != MountMode::None;
         let mut spec = SessionSpec::new(session.id.clone());
-        spec.network = self.network(wanted.network)?;
+        spec.network = self.network(&session.network(), session.publishes())?;
         spec.root = if wanted.read_only_rootfs { RootAccess::ReadOnly } else { RootAccess::Writable };
         spec.limits = Limits {
             memory_bytes: wanted.memory_mb << 20,
@@ -209,18 +221,6 @@ impl Inner {
         admitted
             .await
             .map_err(|error| RuntimeError::failed("checking mounts", std::io::Error::other(error)))?
-    }
-
-    fn network(&self, wanted: NetworkMode) -> Result<Network, RuntimeError> {
-        match (wanted, self.config.host_network) {
-            (NetworkMode::Off, _) => Ok(Network::Off),
-            (NetworkMode::On, HostNetwork::Allow) => Ok(Network::Host),
-            (NetworkMode::On, HostNetwork::Deny) => Err(RuntimeError::Unsupported {
-                hint: "network `on` is not available: this runtime has no isolated network yet; the operator can \
-                       share the host's own with [network] host = \"allow\""
-                    .to_owned(),
-            }),
-        }
     }
 
     pub(crate) fn mount_policy(&self) -> MountPolicy {
@@ -280,6 +280,7 @@ impl Inner {
             let runtime = Arc::clone(self);
             // Of its own: whoever asked may not wait for the end.
             self.tasks.spawn(async move {
+                session.ports.end().await;
                 runtime.stop_box(&session).await;
                 if session.spec.persistent {
                     runtime.forget(&session).await;
@@ -290,9 +291,10 @@ impl Inner {
         }
     }
 
-    async fn stop_box(&self, session: &Session) {
+    async fn stop_box(&self, session: &Arc<Session>) {
         let _gate = session.gate.lock().await;
         if let Some(live) = session.live() {
+            self.account_last(session).await;
             if let Err(error) = live.backend.stop(&session.id).await {
                 tracing::warn!(
                     session.id = session.id.as_str(),
@@ -320,6 +322,7 @@ impl Inner {
     /// At the end of the runtime: persistent sessions sleep, the others go.
     pub(crate) async fn put_away(self: &Arc<Self>, session: Arc<Session>) {
         if session.spec.persistent {
+            session.ports.end().await;
             self.stop_box(&session).await;
             if let Err(error) = self.save(&session).await {
                 tracing::warn!(session.id = session.id.as_str(), %error, "a session's record is not up to date");
@@ -329,10 +332,10 @@ impl Inner {
         }
     }
 
-    async fn save(&self, session: &Session) -> Result<(), RuntimeError> {
+    pub(crate) async fn save(&self, session: &Session) -> Result<(), RuntimeError> {
         let home = session.home.get().map_or("", String::as_str);
         let used = session.clock.last_used_at();
-        let record = Record::new(&session.spec, home, &session.options, session.created_at, used);
+        let record = Record::new(session, home, used);
         // A small file, written rarely: when a persistent session gets a box.
         self.records
             .save(session.id.as_str(), &record)
@@ -360,6 +363,7 @@ impl Inner {
         let Ok(id) = SessionId::new(record.spec.session_id.clone()) else { return };
         self.table.restore(|number| {
             let mut session = Session::new(id, number, &record.spec, record.options());
+            session.swap_network(record.network());
             session.created_at = record.created_at;
             session.clock = Arc::new(crate::session::Clock::new(record.last_used_at));
             session.established.store(true, Ordering::Release);

@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use sandcrate_backend::{ExecExit, LimitHit};
+use sandcrate_protocol::network::{Counters, DenialKind};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
@@ -19,6 +20,11 @@ struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Limit {
     limit: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -38,6 +44,11 @@ pub struct Metrics {
     reaped: Counter,
     output_bytes: Counter,
     limit_hits: Family<Limit, Counter>,
+    denials: Family<Kind, Counter>,
+    sent_bytes: Counter,
+    received_bytes: Counter,
+    connections: Counter,
+    connections_open: Gauge,
     backend_up: Family<BackendLabel, Gauge>,
 }
 
@@ -62,6 +73,11 @@ impl Metrics {
             reaped: Counter::default(),
             output_bytes: Counter::default(),
             limit_hits: Family::default(),
+            denials: Family::default(),
+            sent_bytes: Counter::default(),
+            received_bytes: Counter::default(),
+            connections: Counter::default(),
+            connections_open: Gauge::default(),
             backend_up: Family::default(),
         };
         let registry = &mut made.registry;
@@ -93,6 +109,29 @@ impl Metrics {
             made.output_bytes.clone(),
         );
         registry.register("limit_hits", "Limits that fired, by kind", made.limit_hits.clone());
+        registry.register("denials", "What boxes were refused, by kind", made.denials.clone());
+        registry.register_with_unit(
+            "network_sent",
+            "Payload that boxes sent",
+            Unit::Bytes,
+            made.sent_bytes.clone(),
+        );
+        registry.register_with_unit(
+            "network_received",
+            "Payload that boxes received",
+            Unit::Bytes,
+            made.received_bytes.clone(),
+        );
+        registry.register(
+            "network_connections",
+            "TCP connections that boxes opened",
+            made.connections.clone(),
+        );
+        registry.register(
+            "network_connections_open",
+            "TCP connections of boxes that are open",
+            made.connections_open.clone(),
+        );
         registry.register("backend_up", "Whether the backend in use answers", made.backend_up.clone());
         made
     }
@@ -127,6 +166,23 @@ impl Metrics {
             _ => "other",
         };
         self.limit_hits.get_or_create(&Limit { limit }).inc();
+    }
+
+    /// What a box used between two looks.
+    pub(crate) fn network_used(&self, before: &Counters, now: &Counters) {
+        self.sent_bytes.inc_by(now.bytes_sent.saturating_sub(before.bytes_sent));
+        self.received_bytes.inc_by(now.bytes_received.saturating_sub(before.bytes_received));
+        self.connections.inc_by(now.connections_opened.saturating_sub(before.connections_opened));
+    }
+
+    pub(crate) fn denied(&self, kind: DenialKind, count: u64) {
+        if count > 0 {
+            self.denials.get_or_create(&Kind { kind: kind.name() }).inc_by(count);
+        }
+    }
+
+    pub(crate) fn set_connections(&self, open: u64) {
+        self.connections_open.set(i64::try_from(open).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn session_started(&self, took: Duration) {

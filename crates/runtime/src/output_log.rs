@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcrate_backend::{ExecExit, Stream};
+use sandcrate_protocol::network::Denial;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -17,6 +18,8 @@ use crate::RuntimeError;
 
 /// How long a reader may hold its command up.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Denials kept with the output; the session's own record has more.
+const DENIALS: usize = 64;
 
 /// One event of a log. Ids grow; a reader that comes back names the last one it has seen.
 #[derive(Debug, Clone)]
@@ -25,6 +28,10 @@ pub enum LogEvent {
         id: u64,
         stream: Stream,
         data: Bytes,
+    },
+    /// The box was refused something about here. A reader that comes back may see one again.
+    Denied {
+        denial: Denial,
     },
     /// So many bytes are gone before the next event.
     Gap {
@@ -70,6 +77,9 @@ struct LogState {
     /// Offset after everything written.
     written: u64,
     end: Option<LogEnd>,
+    /// Each with what had been written when it came.
+    denials: VecDeque<(u64, Denial)>,
+    denials_gone: u64,
     /// Where each waited reader is, by its number.
     readers: HashMap<u64, u64>,
     next_reader: u64,
@@ -146,6 +156,20 @@ impl OutputLog {
         self.grown.notify_waiters();
     }
 
+    /// Notes what the box was refused meanwhile.
+    pub(crate) fn deny(&self, denial: Denial) {
+        {
+            let mut state = self.state();
+            let at = state.written;
+            state.denials.push_back((at, denial));
+            if state.denials.len() > DENIALS {
+                state.denials.pop_front();
+                state.denials_gone += 1;
+            }
+        }
+        self.grown.notify_waiters();
+    }
+
     pub(crate) fn finish(&self, end: LogEnd) {
         self.state().end.get_or_insert(end);
         self.grown.notify_waiters();
@@ -167,6 +191,8 @@ impl OutputLog {
         let mut state = self.state();
         let oldest = state.entries.front().map_or(state.written, |entry| entry.start);
         let position = after.unwrap_or(oldest).min(state.written + 1);
+        let seen = state.denials.partition_point(|(at, _)| after.is_some_and(|after| *at < after));
+        let denied = state.denials_gone + seen as u64;
         let number = state.next_reader;
         state.next_reader += 1;
         if pace == Pace::Waited {
@@ -175,7 +201,7 @@ impl OutputLog {
         drop(state);
         let ended =
             after.is_some_and(|after| after > position.saturating_sub(1) && after > self.state().written);
-        Subscription { log: Arc::clone(self), number, position, ended }
+        Subscription { log: Arc::clone(self), number, position, denied, ended }
     }
 }
 
@@ -185,6 +211,8 @@ pub struct Subscription {
     log: Arc<OutputLog>,
     number: u64,
     position: u64,
+    /// The number of the next denial.
+    denied: u64,
     ended: bool,
 }
 
@@ -218,6 +246,9 @@ impl Subscription {
             let bytes = oldest - self.position;
             self.position = oldest;
             LogEvent::Gap { bytes }
+        } else if let Some(denial) = self.due(&state) {
+            self.denied = self.denied.max(state.denials_gone) + 1;
+            LogEvent::Denied { denial }
         } else if self.position < state.written {
             // Entries are in order of their start: the one before the first that starts later holds the position.
             let after = state.entries.partition_point(|entry| entry.start <= self.position);
@@ -242,6 +273,13 @@ impl Subscription {
         Some(event)
     }
 
+    /// The next denial, once the output before it was read.
+    fn due(&self, state: &LogState) -> Option<Denial> {
+        let next = usize::try_from(self.denied.saturating_sub(state.denials_gone)).ok()?;
+        let (at, denial) = state.denials.get(next)?;
+        (*at <= self.position).then(|| denial.clone())
+    }
+
     /// The offset after what was read.
     pub(crate) fn position(&self) -> u64 {
         self.position
@@ -264,6 +302,7 @@ mod tests {
         match event {
             Some(LogEvent::Output { data, .. }) => String::from_utf8(data.to_vec()).unwrap(),
             Some(LogEvent::Gap { bytes }) => format!("gap {bytes}"),
+            Some(LogEvent::Denied { denial }) => format!("denied {}", denial.target),
             Some(LogEvent::Exit { .. }) => "exit".to_owned(),
             other => format!("{other:?}"),
         }
@@ -328,5 +367,26 @@ mod tests {
         log.append(Stream::Stdout, Bytes::from_static(b"abc")).await;
         log.append(Stream::Stdout, Bytes::from_static(b"def")).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn denials_stand_where_they_happened_and_are_not_lost_to_who_comes_back() {
+        use sandcrate_protocol::network::{Denial, DenialKind};
+
+        let log = OutputLog::new(100);
+        log.append_now(Stream::Stdout, Bytes::from_static(b"one"));
+        log.deny(Denial::new(DenialKind::Connect, "a", "rule", "hint"));
+        log.append_now(Stream::Stdout, Bytes::from_static(b"two"));
+        log.finish(LogEnd::Failed(RuntimeError::ShuttingDown));
+        let mut reader = log.reader(None, Pace::Lossy);
+        assert_eq!(text(reader.next().await), "one");
+        assert_eq!(text(reader.next().await), "denied a");
+        assert_eq!(text(reader.next().await), "two");
+        assert_eq!(text(log.reader(Some(3), Pace::Lossy).next().await), "denied a");
+        assert_eq!(text(log.reader(Some(4), Pace::Lossy).next().await), "wo");
+        for number in 0..2 * DENIALS {
+            log.deny(Denial::new(DenialKind::Connect, number.to_string(), "rule", "hint"));
+        }
+        assert_eq!(text(reader.next().await), format!("denied {DENIALS}"), "the newest are kept");
     }
 }

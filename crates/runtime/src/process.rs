@@ -90,6 +90,7 @@ impl Process {
                     locked(&self.preview).push(&data);
                     self.both.append_now(Stream::Stderr, data);
                 }
+                Some(ExecEvent::Denied(denial)) => self.both.deny(denial),
                 Some(ExecEvent::Exit(exit)) => break LogEnd::Exit(exit),
                 Some(ExecEvent::Failed(error)) => break LogEnd::Failed(error.into()),
                 Some(_) => {}

@@ -9,14 +9,17 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sandcrate_protocol::network::NetworkRequest;
 use sandcrate_protocol::{BoxSpec, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::session::SessionOptions;
+use crate::session::{Session, SessionOptions};
 
 /// Bumped when a record of today could not be read by the code of yesterday.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// What a record without a network of its own is: older code reads it and means the same.
+const PLAIN: u32 = 1;
 const RECORD: &str = "record.json";
 const FILES: &str = "files";
 
@@ -29,31 +32,48 @@ pub(crate) struct Record {
     #[serde(default)]
     labels: std::collections::BTreeMap<String, String>,
     ttl_sec: Option<u64>,
+    /// As it was asked for, where that is more than the specification can say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asked_network: Option<NetworkRequest>,
+    /// What it was changed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    network: Option<NetworkRequest>,
     pub(crate) created_at: Timestamp,
     pub(crate) last_used_at: Timestamp,
 }
 
 impl Record {
-    pub(crate) fn new(
-        spec: &BoxSpec,
-        backend: &str,
-        options: &SessionOptions,
-        created_at: Timestamp,
-        used: Timestamp,
-    ) -> Self {
+    pub(crate) fn new(session: &Session, backend: &str, used: Timestamp) -> Self {
+        let (asked, now) = (&session.asked_network, session.network());
+        let asked_network = (!asked.is_plain()).then(|| asked.clone());
+        let network = (now != *asked).then_some(now);
+        let plain = asked_network.is_none() && network.is_none();
         Self {
-            version: VERSION,
-            spec: spec.clone(),
+            version: if plain { PLAIN } else { VERSION },
+            spec: session.spec.clone(),
             backend: backend.to_owned(),
-            labels: options.labels.clone(),
-            ttl_sec: options.ttl.map(|ttl| ttl.as_secs()),
-            created_at,
+            labels: session.options.labels.clone(),
+            ttl_sec: session.options.ttl.map(|ttl| ttl.as_secs()),
+            asked_network,
+            network,
+            created_at: session.created_at,
             last_used_at: used,
         }
     }
 
+    /// What the session is held to.
+    pub(crate) fn network(&self) -> NetworkRequest {
+        self.network.clone().unwrap_or_else(|| self.options().network(&self.spec))
+    }
+
     pub(crate) fn options(&self) -> SessionOptions {
-        SessionOptions { labels: self.labels.clone(), ttl: self.ttl_sec.map(Duration::from_secs) }
+        SessionOptions {
+            labels: self.labels.clone(),
+            ttl: self.ttl_sec.map(Duration::from_secs),
+            network: self.asked_network.clone(),
+            // Ports belong to a life of the runtime.
+            ports: Vec::new(),
+        }
     }
 }
 
@@ -97,7 +117,7 @@ impl Records {
             let path = entry.path();
             let read = fs::read(path.join(RECORD)).and_then(|text| {
                 let record: Record = serde_json::from_slice(&text)?;
-                if record.version == VERSION {
+                if (PLAIN..=VERSION).contains(&record.version) {
                     Ok(record)
                 } else {
                     Err(io::Error::other(format!("version {} is not known", record.version)))
@@ -157,14 +177,35 @@ impl Records {
 mod tests {
     use super::*;
 
+    fn session(spec: &BoxSpec, options: SessionOptions) -> Session {
+        let id = sandcrate_backend::SessionId::new(spec.session_id.clone()).unwrap();
+        Session::new(id, 1, spec, options)
+    }
+
+    /// Older code would take a policy it cannot read for the operator's `on`: it must not read the record.
+    #[test]
+    fn a_policy_is_kept_and_is_not_for_older_code() {
+        let plain = session(&BoxSpec::new("s"), SessionOptions::default());
+        assert_eq!(Record::new(&plain, "fake", Timestamp::now()).version, PLAIN);
+        let request: NetworkRequest = "allow a.example".parse().unwrap();
+        let options = SessionOptions { network: Some(request.clone()), ..SessionOptions::default() };
+        let asked = session(&BoxSpec::new("s"), options);
+        let changed: NetworkRequest = "allow b.example".parse().unwrap();
+        asked.swap_network(changed.clone());
+        let text = serde_json::to_string(&Record::new(&asked, "fake", Timestamp::now())).unwrap();
+        let record: Record = serde_json::from_str(&text).unwrap();
+        assert_eq!((record.version, record.network()), (VERSION, changed));
+        assert_eq!(record.options().network, Some(request));
+    }
+
     #[test]
     fn s10_records_come_back_and_ids_cannot_escape() {
         let state = tempfile::tempdir().unwrap();
         let records = Records::open(state.path()).unwrap();
         let id = "../../../etc/passwd";
         let spec = BoxSpec::new(id);
-        let now = Timestamp::now();
-        records.save(id, &Record::new(&spec, "fake", &SessionOptions::default(), now, now)).unwrap();
+        let session = session(&spec, SessionOptions::default());
+        records.save(id, &Record::new(&session, "fake", Timestamp::now())).unwrap();
         assert!(records.files(id).starts_with(state.path().canonicalize().unwrap().join("sessions")));
         assert_eq!(records.load().len(), 1);
         assert_eq!(records.load()[0].spec, spec);

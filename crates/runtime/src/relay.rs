@@ -93,7 +93,7 @@ impl RelayReader {
                 Some(LogEvent::Output { stream: Stream::Stdout, data, .. }) => {
                     self.state.partial.extend_from_slice(&data);
                 }
-                Some(LogEvent::Output { .. }) => {}
+                Some(LogEvent::Output { .. } | LogEvent::Denied { .. }) => {}
                 Some(LogEvent::Gap { bytes }) => {
                     // Half a line is worse than none.
                     self.state.partial.clear();

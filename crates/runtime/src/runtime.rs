@@ -37,7 +37,7 @@ type Result<T> = std::result::Result<T, RuntimeError>;
 /// A runtime. Clones are the same one.
 #[derive(Debug, Clone)]
 pub struct Runtime {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
@@ -170,6 +170,9 @@ impl Runtime {
 
     /// The session of this specification, made when it is not there. The command is not looked at.
     pub async fn create_session(&self, spec: &BoxSpec, options: SessionOptions) -> Result<SessionView> {
+        for port in &options.ports {
+            self.inner.check_port(port)?;
+        }
         loop {
             let session = self.inner.session_for(spec, &options).await?;
             let _busy = session.use_now();
@@ -177,6 +180,9 @@ impl Runtime {
                 Ok(_) => {}
                 Err(Lost::SessionGone) => continue,
                 Err(Lost::Failed(error)) => return Err(error),
+            }
+            for port in &options.ports {
+                self.inner.publish(&session, *port).await?;
             }
             drop(_busy);
             if let Some(view) = session.view(self.inner.config.session_ttl) {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandcrate_backend::{Backend, SessionId};
+use sandcrate_backend::{Backend, Network, SessionId};
+use sandcrate_protocol::network::{NetworkRequest, PortRequest};
 use sandcrate_protocol::{BoxSpec, Enforcement, MountSpec, ProcessInfo, SessionInfo, Timestamp};
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
@@ -16,6 +17,8 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::RuntimeError;
+use crate::network::Accounted;
+use crate::ports::{PortView, Ports};
 use crate::processes::Processes;
 use crate::runtime::Lost;
 use crate::streams::Streams;
@@ -26,6 +29,17 @@ pub struct SessionOptions {
     pub labels: BTreeMap<String, String>,
     /// Instead of the runtime's own.
     pub ttl: Option<Duration>,
+    /// Instead of the mode that its specification has.
+    pub network: Option<NetworkRequest>,
+    /// Published when it is made, and gone with it.
+    pub ports: Vec<PortRequest>,
+}
+
+impl SessionOptions {
+    /// The network that is asked for.
+    pub fn network(&self, spec: &BoxSpec) -> NetworkRequest {
+        self.network.clone().unwrap_or_else(|| spec.network.into())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -48,6 +62,9 @@ pub struct SessionView {
     pub enforcement: Option<Enforcement>,
     pub labels: BTreeMap<String, String>,
     pub ttl: Duration,
+    /// What it is held to now.
+    pub network: NetworkRequest,
+    pub ports: Vec<PortView>,
 }
 
 /// A poisoned lock guards data that is replaced whole, never left half changed.
@@ -90,6 +107,14 @@ pub(crate) struct LiveBox {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) info: sandcrate_backend::SessionInfo,
     pub(crate) mounts: Vec<MountSpec>,
+    /// The kind it was made with; its policy may be another by now.
+    pub(crate) network: Network,
+}
+
+impl LiveBox {
+    pub(crate) fn is_isolated(&self) -> bool {
+        matches!(self.network, Network::Isolated(_))
+    }
 }
 
 /// How the last attempt to make a box ended, if badly.
@@ -124,6 +149,11 @@ pub(crate) struct Session {
     pub(crate) stillborn: std::sync::OnceLock<RuntimeError>,
     pub(crate) processes: Processes,
     pub(crate) streams: Streams,
+    pub(crate) ports: Ports,
+    /// As it was first asked for. Requests that repeat it fit, whatever it was changed to.
+    pub(crate) asked_network: NetworkRequest,
+    network: Mutex<NetworkRequest>,
+    pub(crate) accounted: Mutex<Accounted>,
     busy: Arc<AtomicUsize>,
     /// Drivers of processes and streams; they end with the box.
     pub(crate) tasks: TaskTracker,
@@ -147,6 +177,8 @@ impl Session {
         // What belongs to a command and not to the session; it may hold secrets, too.
         spec.cmd.clear();
         spec.env.clear();
+        let network = options.network(&spec);
+        spec.network = network.mode();
         let now = Timestamp::now();
         Self {
             id,
@@ -166,6 +198,10 @@ impl Session {
             stillborn: std::sync::OnceLock::new(),
             processes: Processes::default(),
             streams: Streams::default(),
+            ports: Ports::default(),
+            asked_network: network.clone(),
+            network: Mutex::new(network),
+            accounted: Mutex::default(),
             busy: Arc::default(),
             tasks: TaskTracker::new(),
         }
@@ -200,6 +236,20 @@ impl Session {
             self.established.store(true, Ordering::Release);
         }
         *locked(&self.live) = live;
+    }
+
+    /// What it is held to now.
+    pub(crate) fn network(&self) -> NetworkRequest {
+        locked(&self.network).clone()
+    }
+
+    pub(crate) fn swap_network(&self, network: NetworkRequest) -> NetworkRequest {
+        std::mem::replace(&mut *locked(&self.network), network)
+    }
+
+    /// Whether it was made to be reached from outside.
+    pub(crate) fn publishes(&self) -> bool {
+        !self.options.ports.is_empty()
     }
 
     pub(crate) fn use_now(&self) -> Busy {
@@ -260,14 +310,22 @@ impl Session {
             enforcement: live.map(|live| live.info.enforcement.clone()),
             labels: self.options.labels.clone(),
             ttl: self.options.ttl.unwrap_or(default_ttl),
+            network: self.network(),
+            ports: self.ports.views(),
         })
     }
 
     /// Whether a request for this id means this session, by the fields that a box cannot change.
-    pub(crate) fn check_compatible(&self, wanted: &BoxSpec) -> Result<(), RuntimeError> {
+    pub(crate) fn check_compatible(
+        &self,
+        wanted: &BoxSpec,
+        options: &SessionOptions,
+    ) -> Result<(), RuntimeError> {
         let had = &self.spec;
+        let network = options.network(wanted);
+        let other_network = network != self.asked_network && network != self.network();
         let differing = [
-            ("network", had.network != wanted.network, had.network.as_str().to_owned()),
+            ("network", other_network, self.asked_network.to_string()),
             ("image", had.image != wanted.image, had.image.clone()),
             (
                 "host_path",
@@ -313,13 +371,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_changed_network_fits_by_what_it_was_and_what_it_is() {
+        let request =
+            |text: &str| SessionOptions { network: Some(text.parse().unwrap()), ..Default::default() };
+        let id = SessionId::new("s1").unwrap();
+        let mut plain = BoxSpec::new("s1");
+        plain.network = sandcrate_protocol::NetworkMode::On;
+        let session = Session::new(id, 1, &plain, SessionOptions::default());
+        session.swap_network("allow a.example".parse().unwrap());
+        assert!(session.check_compatible(&plain, &SessionOptions::default()).is_ok(), "as it was asked for");
+        assert!(session.check_compatible(&plain, &request("allow a.example")).is_ok(), "as it is");
+        let error = session.check_compatible(&plain, &request("allow b.example")).unwrap_err();
+        assert_eq!(error.to_string(), "Box session s1 already exists with network=on");
+    }
+
+    #[test]
     fn the_first_differing_field_in_the_agreed_order_is_named_with_its_value() {
         let id = SessionId::new("s1").unwrap();
         let session = Session::new(id, 1, &BoxSpec::new("s1"), SessionOptions::default());
         let conflict = |change: &dyn Fn(&mut BoxSpec)| {
             let mut wanted = BoxSpec::new("s1");
             change(&mut wanted);
-            session.check_compatible(&wanted).map_err(|error| error.to_string())
+            session.check_compatible(&wanted, &SessionOptions::default()).map_err(|error| error.to_string())
         };
         assert_eq!(conflict(&|_| {}), Ok(()));
         assert_eq!(

@@ -66,6 +66,7 @@ impl Followed {
         let end = loop {
             match execution.next().await {
                 Some(ExecEvent::Output(stream, data)) => self.log.append(stream, data).await,
+                Some(ExecEvent::Denied(denial)) => self.log.deny(denial),
                 Some(ExecEvent::Exit(exit)) => break LogEnd::Exit(exit),
                 Some(ExecEvent::Failed(error)) => break LogEnd::Failed(error.into()),
                 Some(_) => {}

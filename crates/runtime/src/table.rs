@@ -44,7 +44,7 @@ impl Table {
             if !known.is_open() {
                 return Ok(Found::Closing(Arc::clone(known)));
             }
-            known.check_compatible(spec)?;
+            known.check_compatible(spec, options)?;
             return Ok(Found::Open(Arc::clone(known)));
         }
         if sessions.by_id.len() >= limit {

@@ -36,5 +36,6 @@ async fn readyz(State(app): State<App>) -> Response {
 
 async fn metrics(State(app): State<App>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    app.runtime.refresh_metrics().await;
     ([(header::CONTENT_TYPE, kind)], app.runtime.metrics().render()).into_response()
 }

@@ -13,6 +13,7 @@ use hyper::StatusCode;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, HeaderName};
 use sandcrate_backend::Stream;
+use sandcrate_protocol::network::Denial;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -38,6 +39,11 @@ pub(super) struct Exit {
     pub(super) limits_hit: Vec<Value>,
     #[serde(default)]
     pub(super) dropped_bytes: u64,
+    #[serde(default)]
+    pub(super) denials: Vec<Denial>,
+    /// What the box's network carried meanwhile.
+    #[serde(default)]
+    pub(super) network: Value,
 }
 
 #[derive(Debug, PartialEq)]
@@ -280,6 +286,8 @@ mod tests {
             usage: Value::Null,
             limits_hit: Vec::new(),
             dropped_bytes: 0,
+            denials: Vec::new(),
+            network: Value::Null,
         };
         let id = |text: &str| Some(text.to_owned());
         assert_eq!(

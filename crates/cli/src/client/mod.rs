@@ -6,6 +6,7 @@
 mod address;
 mod attach;
 mod copy;
+mod denials;
 mod events;
 mod exec;
 mod http;
@@ -17,6 +18,7 @@ mod start;
 mod stop;
 mod table;
 mod text;
+mod top;
 
 use std::process::ExitCode;
 
@@ -35,6 +37,10 @@ pub(crate) enum ClientVerb {
     Exec(Box<exec::ExecArgs>),
     /// List the processes and commands of sessions
     Ps(ps::PsArgs),
+    /// Show what sessions use: processes, traffic, connections
+    Top(top::TopArgs),
+    /// List what a session was refused, and what could be done about it
+    Denials(denials::DenialsArgs),
     /// Print what a process or command wrote
     Logs(logs::LogsArgs),
     /// Talk to a process: lines of ours to it, its lines to us
@@ -68,6 +74,8 @@ async fn run(verb: ClientVerb) -> anyhow::Result<ExitCode> {
         ClientVerb::Session(args) => session::run(args).await,
         ClientVerb::Exec(args) => exec::run(*args).await,
         ClientVerb::Ps(args) => ps::run(args).await,
+        ClientVerb::Top(args) => top::run(args).await,
+        ClientVerb::Denials(args) => denials::run(args).await,
         ClientVerb::Logs(args) => logs::run(args).await,
         ClientVerb::Attach(args) => attach::run(args).await,
         ClientVerb::Start(args) => start::run(args).await,
@@ -81,6 +89,8 @@ fn format_of(verb: &ClientVerb) -> OutputFormat {
         ClientVerb::Session(args) => args.output(),
         ClientVerb::Exec(args) => args.output,
         ClientVerb::Ps(args) => args.output,
+        ClientVerb::Top(args) => args.output,
+        ClientVerb::Denials(args) => args.output,
         ClientVerb::Logs(args) => args.output,
         ClientVerb::Attach(_) => OutputFormat::Raw,
         ClientVerb::Start(args) => args.output,

@@ -3,7 +3,8 @@
 use std::path::{Component, Path, PathBuf};
 
 use sandcrate_backend::refused_source;
-use sandcrate_runtime::{BackendChoice, HostNetwork};
+use sandcrate_protocol::network::Grants;
+use sandcrate_runtime::{BackendChoice, HostNetwork, OnNetwork};
 use sandcrate_server::{ConfigError, Legacy};
 use tracing_subscriber::EnvFilter;
 
@@ -27,7 +28,21 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     runtime(config)?;
     limits(config)?;
     roots(config)?;
-    if config.settings.network.host == HostNetwork::Allow && config.token.is_none() {
+    network(config)?;
+    let pool = config.settings.native.pool;
+    if pool > MAX_POOL {
+        return Err(plain(config, "native.pool", pool, &format!("at most {MAX_POOL}")));
+    }
+    let filter = &config.settings.log.filter;
+    if let Err(error) = filter.parse::<EnvFilter>() {
+        return Err(plain(config, "log.filter", filter, &error.to_string()));
+    }
+    Ok(())
+}
+
+fn network(config: &Config) -> anyhow::Result<()> {
+    let network = &config.settings.network;
+    if network.host == HostNetwork::Allow && config.token.is_none() {
         return Err(refuse(
             config,
             "network.host",
@@ -36,13 +51,37 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
             "set a token (SANDCRATE_TOKEN or --token-file), or network.host = \"deny\"",
         ));
     }
-    let pool = config.settings.native.pool;
-    if pool > MAX_POOL {
-        return Err(plain(config, "native.pool", pool, &format!("at most {MAX_POOL}")));
+    match &network.policy {
+        OnNetwork::Host if network.host != HostNetwork::Allow => {
+            return Err(refuse(
+                config,
+                "network.policy",
+                "host",
+                "the host's network is shared only where that is allowed by name",
+                "set network.host = \"allow\" too, or a policy such as \"public\"",
+            ));
+        }
+        OnNetwork::Host => {}
+        OnNetwork::Policy(policy) => {
+            let grants = Grants { allow: network.allow.clone(), deny: network.deny.clone() };
+            policy
+                .check_against(&grants)
+                .map_err(|error| plain(config, "network.policy", policy, &error.to_string()))?;
+        }
     }
-    let filter = &config.settings.log.filter;
-    if let Err(error) = filter.parse::<EnvFilter>() {
-        return Err(plain(config, "log.filter", filter, &error.to_string()));
+    let limits = &network.limits;
+    for (key, value, least) in [
+        ("network.limits.connections", u64::from(limits.connections), 1),
+        ("network.limits.associations", u64::from(limits.associations), 1),
+        ("network.limits.opened_per_second", u64::from(limits.opened_per_second), 1),
+        ("network.limits.bytes_per_second", limits.bytes_per_second.unwrap_or(u64::MAX), 1024),
+        ("network.limits.connect_timeout_sec", limits.connect_timeout_sec, 1),
+        ("network.limits.tcp_idle_sec", limits.tcp_idle_sec, 1),
+        ("network.limits.udp_idle_sec", limits.udp_idle_sec, 1),
+    ] {
+        if value < least {
+            return Err(plain(config, key, value, &format!("must be at least {least}")));
+        }
     }
     Ok(())
 }

@@ -209,3 +209,36 @@ fn every_key_has_a_form_and_stands_in_the_reference() {
         assert!(reference.contains(&format!("`{key}`")), "{key} is not in docs/reference/config.md");
     }
 }
+
+#[test]
+fn the_network_is_read_from_text_and_lists_and_checked_as_a_whole() {
+    let file = "[network]\npolicy = \"allow 10.1.2.3:443, allow a.example\"\nallow = [\"10.1.0.0/16\"]\nlocked = true\n\
+        [network.limits]\nbytes_per_second = 4096\ntcp_idle_sec = 7";
+    let config = case(file, &[("SANDCRATE__NETWORK__DENY", "x.example,*.y.example")]).load().unwrap();
+    let network = config.runtime().network;
+    assert_eq!(String::from(network.policy), "allow 10.1.2.3:443, allow a.example");
+    assert_eq!((network.grants.allow.len(), network.grants.deny.len(), network.locked), (1, 2, true));
+    assert_eq!(network.limits.bytes_per_second, Some(4096));
+    assert_eq!(network.limits.tcp_idle, Duration::from_secs(7));
+    let texted = case("", &[("SANDCRATE__NETWORK__POLICY", "public, deny x.example")]).load().unwrap();
+    assert_eq!(String::from(texted.runtime().network.policy), "public, deny x.example");
+    assert_eq!(case("", &[]).load().unwrap().runtime().network, NetworkConfig::default());
+
+    for (file, words) in [
+        ("[network]\npolicy = \"host\"", &["network.policy = host", "network.host = \"allow\""][..]),
+        ("[network]\npolicy = \"allow 10.0.0.1\"", &["network.policy", "10.0.0.1", "network.allow"]),
+        ("[network]\npolicy = \"allow *\"", &["sandcrate.toml:2", "network.policy", "`public`"]),
+        ("[network]\nallow = [\"10.1.2.3/8\"]", &["network.allow", "write `10.0.0.0/8`"]),
+        ("[network]\npublish = \"all\"", &["network.publish", "loopback"]),
+        ("[network.limits]\nconnections = 0", &["network.limits.connections = 0", "at least 1"]),
+        ("[network.limits]\nbytes_per_second = 1", &["network.limits.bytes_per_second = 1", "1024"]),
+    ] {
+        let said = case(file, &[]).refusal();
+        for word in words {
+            assert!(said.contains(word), "{file}: `{word}` is not in: {said}");
+        }
+    }
+    let shared = "[network]\nhost = \"allow\"\npolicy = \"host\"";
+    let config = case(shared, &[("SANDCRATE_TOKEN", TOKEN)]).load().unwrap();
+    assert_eq!(config.runtime().network.policy, sandcrate_runtime::OnNetwork::Host);
+}

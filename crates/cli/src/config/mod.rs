@@ -15,7 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sandcrate_runtime::RuntimeConfig;
+use sandcrate_protocol::network::Grants;
+use sandcrate_runtime::{NetworkConfig, RuntimeConfig};
 use sandcrate_server::{Legacy, ServerConfig, Token};
 use serde_json::Value;
 
@@ -233,10 +234,23 @@ impl Config {
         let mut runtime = RuntimeConfig::new(self.state_dir());
         runtime.backend = self.settings.runtime.backend.clone();
         runtime.mount_roots = self.settings.mounts.roots.clone();
-        runtime.host_network = self.settings.network.host;
+        runtime.network = self.network();
         runtime.session_ttl = Duration::from_secs(self.settings.runtime.session_ttl_sec);
         runtime.limits = self.settings.limits.clone();
         runtime
+    }
+
+    fn network(&self) -> NetworkConfig {
+        let network = &self.settings.network;
+        NetworkConfig {
+            host: network.host,
+            policy: network.policy.clone(),
+            locked: network.locked,
+            grants: Grants { allow: network.allow.clone(), deny: network.deny.clone() },
+            limits: (&network.limits).into(),
+            publish: network.publish,
+            ports: network.ports,
+        }
     }
 
     pub(crate) fn native(&self) -> NativeConfig {

@@ -1,8 +1,12 @@
 //! Every setting, typed, with its default. What a key means to people is in `docs/reference/config.md`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use sandcrate_runtime::{BackendChoice, HostNetwork, RuntimeConfig, RuntimeLimits};
+use sandcrate_protocol::network::{Limits, Rule};
+use sandcrate_runtime::{
+    BackendChoice, HostNetwork, NetworkConfig, OnNetwork, PublishOn, RuntimeConfig, RuntimeLimits,
+};
 use sandcrate_server::{Legacy, ServerConfig, ServerLimits};
 use serde::{Deserialize, Serialize};
 
@@ -72,10 +76,68 @@ pub(crate) struct Mounts {
     pub(crate) roots: Option<Vec<PathBuf>>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Network {
     pub(crate) host: HostNetwork,
+    pub(crate) policy: OnNetwork,
+    pub(crate) locked: bool,
+    pub(crate) allow: Vec<Rule>,
+    pub(crate) deny: Vec<Rule>,
+    pub(crate) publish: PublishOn,
+    pub(crate) ports: usize,
+    pub(crate) limits: NetworkLimits,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        let NetworkConfig { host, policy, locked, grants, limits: _, publish, ports } =
+            NetworkConfig::default();
+        let limits = NetworkLimits::default();
+        Self { host, policy, locked, allow: grants.allow, deny: grants.deny, publish, ports, limits }
+    }
+}
+
+/// Per box.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct NetworkLimits {
+    pub(crate) connections: u32,
+    pub(crate) associations: u32,
+    pub(crate) opened_per_second: u32,
+    pub(crate) bytes_per_second: Option<u64>,
+    pub(crate) connect_timeout_sec: u64,
+    pub(crate) tcp_idle_sec: u64,
+    pub(crate) udp_idle_sec: u64,
+}
+
+impl Default for NetworkLimits {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            connections: limits.connections,
+            associations: limits.associations,
+            opened_per_second: limits.opened_per_second,
+            bytes_per_second: limits.bytes_per_second,
+            connect_timeout_sec: limits.connect_timeout.as_secs(),
+            tcp_idle_sec: limits.tcp_idle.as_secs(),
+            udp_idle_sec: limits.udp_idle.as_secs(),
+        }
+    }
+}
+
+impl From<&NetworkLimits> for Limits {
+    fn from(limits: &NetworkLimits) -> Self {
+        Self {
+            connections: limits.connections,
+            associations: limits.associations,
+            opened_per_second: limits.opened_per_second,
+            bytes_per_second: limits.bytes_per_second,
+            connect_timeout: Duration::from_secs(limits.connect_timeout_sec),
+            tcp_idle: Duration::from_secs(limits.tcp_idle_sec),
+            udp_idle: Duration::from_secs(limits.udp_idle_sec),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +179,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 29] = [
+pub(crate) const KEYS: [(&str, &str); 42] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
     ("server.legacy", r#""off", "loopback", or a list of networks such as ["172.16.0.0/12"]"#),
@@ -143,6 +205,19 @@ pub(crate) const KEYS: [(&str, &str); 29] = [
     ("limits.log_bytes", "bytes, at least 1024, such as 1048576"),
     ("mounts.roots", r#"a list of absolute paths such as ["/srv/langbot/data/box"]"#),
     ("network.host", r#""deny" or "allow""#),
+    ("network.policy", r#"a policy such as "public" or "allow *.example.com:443", or "host""#),
+    ("network.locked", "true or false"),
+    ("network.allow", r#"a list of rules such as ["10.1.0.0/16:5432", "db.example"]"#),
+    ("network.deny", r#"a list of rules such as ["*.ads.example"]"#),
+    ("network.publish", r#""loopback" or "any""#),
+    ("network.ports", "a number, such as 16"),
+    ("network.limits.connections", "a number of at least 1"),
+    ("network.limits.associations", "a number of at least 1"),
+    ("network.limits.opened_per_second", "a number of at least 1"),
+    ("network.limits.bytes_per_second", "bytes, at least 1024"),
+    ("network.limits.connect_timeout_sec", "seconds, at least 1"),
+    ("network.limits.tcp_idle_sec", "seconds, at least 1"),
+    ("network.limits.udp_idle_sec", "seconds, at least 1"),
     ("native.pool", "a number from 0 to 64, such as 4"),
     ("native.cgroup_parent", r#"the name of a cgroup that exists, such as "sandcrate.slice""#),
     ("log.format", r#""text" or "json""#),

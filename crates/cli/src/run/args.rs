@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::strictness::{self, Required};
 use crate::args::OutputFormat;
+use crate::network::NetworkArgs;
 use crate::units::{parse_cpus, parse_duration, parse_size};
 
 const AFTER_HELP: &str = "\
@@ -18,6 +19,9 @@ Examples:
   echo 'print(1)' | sandcrate run -i -- python3 -       standard input
   sandcrate run -it --timeout 0 -- bash                 a shell on a terminal, without a time limit
   sandcrate run -o json -m 1G -c 2 -- ./solve | jq .usage
+  sandcrate run --network on -- curl -s https://example.com
+  sandcrate run --allow-net pypi.org --allow-net files.pythonhosted.org -- pip install --user flask
+  sandcrate run -p 8080:80 --timeout 0 -- python3 -m http.server 80
   sandcrate run --require memory,pids,seccomp -- ./x    fail where one of these cannot be enforced
 
 The box: network off, read-only root with the host's /usr, private /workspace and HOME, an
@@ -78,9 +82,8 @@ pub(crate) struct RunArgs {
     #[arg(allow_negative_numbers = true)]
     pub(crate) timeout: Duration,
 
-    /// What the box may reach
-    #[arg(long, value_name = "MODE", default_value = "off")]
-    pub(crate) network: NetworkMode,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
 
     /// Read-only root: the command is an ordinary user of the box (the default)
     #[arg(long, conflicts_with = "writable_root")]
@@ -117,14 +120,4 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum NetworkMode {
-    /// Nothing but the box's own loopback
-    Off,
-    /// The host's network without isolation: what the host reaches, the command reaches
-    Host,
-    /// An isolated network with an egress policy; not in this version
-    On,
 }

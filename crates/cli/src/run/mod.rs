@@ -5,6 +5,7 @@
 
 mod args;
 pub(crate) mod environment;
+mod network;
 pub(crate) mod notices;
 mod plan;
 pub(crate) mod report;

@@ -1,8 +1,9 @@
-//! What a person is told on stderr after the command: the time limit, and limits that fired.
+//! What a person is told on stderr after the command: the time limit, limits that fired, and what was refused.
 
 use std::time::Duration;
 
 use sandcrate_backend::{ExecExit, LimitHit};
+use sandcrate_protocol::network::Denial;
 
 use crate::units::{show_duration, show_size};
 
@@ -20,6 +21,21 @@ pub(super) fn after(exit: &ExecExit, timeout: Option<Duration>) -> Vec<String> {
             "{} of output were dropped because they were not read in time",
             show_size(exit.dropped_bytes)
         ));
+    }
+    lines.extend(denials(&exit.denials));
+    lines
+}
+
+/// A screen of them; the document has all.
+const SHOWN_DENIALS: usize = 8;
+
+pub(crate) fn denials(denials: &[Denial]) -> Vec<String> {
+    // Names in them are the command's choice; control characters would let it paint our terminal.
+    let clean = |text: String| text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    let mut lines: Vec<String> =
+        denials.iter().take(SHOWN_DENIALS).map(|denial| clean(denial.to_string())).collect();
+    if denials.len() > SHOWN_DENIALS {
+        lines.push(format!("{} more were denied; -o json has them all", denials.len() - SHOWN_DENIALS));
     }
     lines
 }
@@ -58,6 +74,18 @@ mod tests {
     use sandcrate_backend::ExitStatus;
 
     use super::*;
+
+    #[test]
+    fn denials_say_what_to_do_and_do_not_flood() {
+        use sandcrate_protocol::network::DenialKind;
+
+        let denial =
+            Denial::new(DenialKind::Connect, "tcp 10.0.0.1:80\x1b[2J", "never: private", "ask the operator");
+        let lines = denials(&vec![denial; 10]);
+        assert_eq!(lines.len(), SHOWN_DENIALS + 1);
+        let first = "denied connect: tcp 10.0.0.1:80\u{fffd}[2J by `never: private`: ask the operator";
+        assert_eq!((lines[0].as_str(), lines[SHOWN_DENIALS].starts_with("2 more")), (first, true));
+    }
 
     #[test]
     fn each_limit_names_itself_and_the_flag() {

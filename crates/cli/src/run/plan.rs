@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use sandcrate_backend::{
-    Command, DiskLimit, ExecRequest, Limits, Mount, MountAccess, Network, RootAccess, SessionId, SessionSpec,
+    Command, DiskLimit, ExecRequest, Limits, Mount, MountAccess, RootAccess, SessionId, SessionSpec,
     StdinMode, check_workdir,
 };
-use sandcrate_protocol::ErrorKind;
+use sandcrate_protocol::network::PortRequest;
 
-use super::args::{NetworkMode, RunArgs};
-use super::{environment, strictness, terminal, volume};
+use super::args::RunArgs;
+use super::{environment, network, strictness, terminal, volume};
 use crate::args::OutputFormat;
 use crate::failure::Failure;
 use crate::toolchain::{self, Surroundings, ToolRoot, Toolchain};
@@ -31,6 +31,7 @@ pub(super) struct Plan {
     pub(super) request: ExecRequest,
     /// Mounts that were added for the program.
     pub(super) toolchain: Vec<ToolRoot>,
+    pub(super) ports: Vec<PortRequest>,
     pub(super) input: Input,
     pub(super) format: OutputFormat,
     pub(super) quiet: bool,
@@ -71,7 +72,8 @@ pub(super) fn plan(args: RunArgs, around: &Surroundings, own_state: &[PathBuf]) 
     }
 
     let mut spec = SessionSpec::new(id);
-    spec.network = network(args.network)?;
+    let ports = args.network.ports()?;
+    spec.network = network::network(args.network.request()?, !ports.is_empty())?;
     spec.root = root;
     spec.limits = limits(args.memory, args.cpus, args.pids_limit, args.tmp_size, args.quota)?;
     spec.mounts = mounts;
@@ -89,7 +91,8 @@ pub(super) fn plan(args: RunArgs, around: &Surroundings, own_state: &[PathBuf]) 
     request.pty = args.tty.then(terminal::size);
     request.validate()?;
     warn_of_odd_input(args.interactive, args.tty, args.quiet);
-    Ok(Plan { spec, request, toolchain: toolchain.roots, input, format: args.output, quiet: args.quiet })
+    let toolchain = toolchain.roots;
+    Ok(Plan { spec, request, toolchain, ports, input, format: args.output, quiet: args.quiet })
 }
 
 /// Unlikely to be the name of another box that the same person has open.
@@ -102,19 +105,6 @@ fn workdir(text: &str) -> anyhow::Result<String> {
     let absolute = if text.starts_with('/') { text.to_owned() } else { format!("{WORKSPACE}/{text}") };
     check_workdir(&absolute).context("--workdir")?;
     Ok(absolute)
-}
-
-fn network(mode: NetworkMode) -> anyhow::Result<Network> {
-    match mode {
-        NetworkMode::Off => Ok(Network::Off),
-        NetworkMode::Host => Ok(Network::Host),
-        NetworkMode::On => Err(Failure::new(
-            ErrorKind::Unsupported,
-            "--network on: the isolated network is not in this version",
-        )
-        .hint("use `--network host` to share the host's network without isolation, or `--network off`")
-        .into()),
-    }
 }
 
 fn limits(memory: u64, cpus: u32, pids: u32, tmp: u64, quota: Option<u64>) -> anyhow::Result<Limits> {

@@ -1,5 +1,5 @@
 use clap::Parser;
-use sandcrate_backend::Strictness;
+use sandcrate_backend::{Network, Strictness};
 
 use super::*;
 use crate::args::{Cli, Verb};
@@ -72,7 +72,9 @@ fn flags_land_in_the_spec() {
 #[test]
 fn every_refusal_names_the_flag() {
     for (args, words) in [
-        (vec!["--network", "on"], vec!["--network on", "not in this version"]),
+        (vec!["--network", "on", "--allow-net", "x.example"], vec!["--allow-net", "--network on"]),
+        (vec!["--network", "host", "-p", "80:80"], vec!["--publish", "--network host"]),
+        (vec!["-p", "nope"], vec!["--publish", "nope"]),
         (vec!["-m", "1M"], vec!["--memory", "at least 8M"]),
         (vec!["-w", "/a/../../x"], vec!["--workdir", "`..`"]),
         (vec!["-n", ""], vec!["--name", "empty"]),
@@ -82,7 +84,7 @@ fn every_refusal_names_the_flag() {
         (vec!["-c", "0"], vec!["--cpus", "'0'", "0.01"]),
         (vec!["--pids-limit", "0"], vec!["--pids-limit", "0"]),
         (vec!["--require", "magic"], vec!["--require", "magic", "seccomp"]),
-        (vec!["--network", "maybe"], vec!["--network", "maybe", "off, host, on"]),
+        (vec!["--network", "maybe"], vec!["--network maybe", "`off`"]),
     ] {
         let args: Vec<_> = args.into_iter().chain(["--", "true"]).collect();
         let shown = Shown::of(&planned(&args).unwrap_err());

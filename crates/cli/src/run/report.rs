@@ -4,6 +4,8 @@ use sandcrate_backend::{
     ExecExit, ExitStatus, LimitHit, MemoryScope, Mount, Network, RootAccess, SessionInfo,
 };
 use sandcrate_protocol::Enforcement;
+use sandcrate_protocol::network::{Counters, Denial};
+use sandcrate_runtime::PortView;
 use serde::Serialize;
 
 use super::plan::Plan;
@@ -47,6 +49,9 @@ pub(crate) struct RunReport {
     dropped_bytes: u64,
     usage: Option<UsageReport>,
     limits_hit: Vec<LimitHit>,
+    denials: Vec<Denial>,
+    /// What an isolated network carried.
+    network: Option<Counters>,
     session: Option<SessionReport>,
     enforcement: Enforcement,
     error: Option<Shown>,
@@ -71,6 +76,7 @@ struct SessionReport {
     workdir: String,
     mounts: Vec<Mount>,
     toolchains: Vec<ToolRoot>,
+    ports: Vec<PortView>,
 }
 
 impl RunReport {
@@ -85,7 +91,7 @@ impl RunReport {
     pub(super) fn broken(error: Shown, plan: &Plan, broken: &Broken) -> Self {
         let mut report = Self::failed(error);
         report.set_streams(&broken.stdout, &broken.stderr);
-        report.set_session(plan, broken.session.as_ref());
+        report.set_session(plan, broken.session.as_ref(), &broken.ports);
         report
     }
 
@@ -97,7 +103,7 @@ impl RunReport {
             Ending::Signal(signal) => report.signal = Some(*signal),
             Ending::BrokenPipe => {}
         }
-        report.set_session(plan, ended.session.as_ref());
+        report.set_session(plan, ended.session.as_ref(), &ended.ports);
         report
     }
 
@@ -117,6 +123,8 @@ impl RunReport {
             dropped_bytes: 0,
             usage: None,
             limits_hit: Vec::new(),
+            denials: Vec::new(),
+            network: None,
             session: None,
             enforcement: Enforcement::new(),
             error: None,
@@ -136,6 +144,8 @@ impl RunReport {
         self.timed_out = exit.timed_out;
         self.dropped_bytes = exit.dropped_bytes;
         self.limits_hit.clone_from(&exit.limits_hit);
+        self.denials.clone_from(&exit.denials);
+        self.network = exit.network.as_deref().copied();
         let millis = |time: std::time::Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
         self.usage = Some(UsageReport {
             wall_ms: millis(exit.usage.wall),
@@ -146,7 +156,7 @@ impl RunReport {
         });
     }
 
-    fn set_session(&mut self, plan: &Plan, session: Option<&SessionInfo>) {
+    fn set_session(&mut self, plan: &Plan, session: Option<&SessionInfo>, ports: &[PortView]) {
         let Some(info) = session else { return };
         self.enforcement = info.enforcement.clone();
         self.session = Some(SessionReport {
@@ -158,6 +168,7 @@ impl RunReport {
             workdir: plan.spec.workdir.clone(),
             mounts: plan.spec.mounts.clone(),
             toolchains: plan.toolchain.clone(),
+            ports: ports.to_vec(),
         });
     }
 

@@ -1,10 +1,13 @@
 //! One box from start to end, with the signals that reach us meanwhile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use sandcrate_backend::{Backend, ExecControl, ExecExit, Execution, SessionInfo};
+use sandcrate_runtime::PortView;
 
+use super::network::{self, Published};
 use super::plan::{Input, Plan};
 use super::signals::{Asked, SIGINT, Signals};
 use super::streams::{self, AtEnd, Drained, Kept, Sink};
@@ -29,6 +32,7 @@ pub(super) enum Ending {
 pub(super) struct Ended {
     pub(super) ending: Ending,
     pub(super) session: Option<SessionInfo>,
+    pub(super) ports: Vec<PortView>,
     pub(super) stdout: Kept,
     pub(super) stderr: Kept,
 }
@@ -38,6 +42,7 @@ impl Ended {
         Self {
             ending: Ending::Signal(signal),
             session: None,
+            ports: Vec::new(),
             stdout: Kept::default(),
             stderr: Kept::default(),
         }
@@ -49,20 +54,22 @@ impl Ended {
 pub(super) struct Broken {
     pub(super) error: anyhow::Error,
     pub(super) session: Option<SessionInfo>,
+    pub(super) ports: Vec<PortView>,
     pub(super) stdout: Kept,
     pub(super) stderr: Kept,
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Broken {
     fn from(error: E) -> Self {
-        Self { error: error.into(), session: None, stdout: Kept::default(), stderr: Kept::default() }
+        let (stdout, stderr) = (Kept::default(), Kept::default());
+        Self { error: error.into(), session: None, ports: Vec::new(), stdout, stderr }
     }
 }
 
 pub(super) async fn execute(plan: &Plan, config: NativeConfig) -> Result<Ended, Broken> {
     let mut signals = Signals::install().context("installing signal handlers")?;
     let backend = tokio::select! {
-        opened = NativeBackend::open(config) => opened?,
+        opened = NativeBackend::open(config) => Arc::new(opened?) as Arc<dyn Backend>,
         signal = signals.ending() => return Ok(Ended::early(signal)),
     };
     let result = in_backend(&backend, plan, &mut signals).await;
@@ -75,7 +82,8 @@ pub(super) async fn execute(plan: &Plan, config: NativeConfig) -> Result<Ended, 
     result
 }
 
-async fn in_backend(backend: &NativeBackend, plan: &Plan, signals: &mut Signals) -> Result<Ended, Broken> {
+async fn in_backend(backend: &Arc<dyn Backend>, plan: &Plan, signals: &mut Signals) -> Result<Ended, Broken> {
+    let mut published = Published::bind(&plan.ports).await?;
     let session = tokio::select! {
         started = backend.start(plan.spec.clone()) => started?,
         signal = signals.ending() => return Ok(Ended::early(signal)),
@@ -84,20 +92,26 @@ async fn in_backend(backend: &NativeBackend, plan: &Plan, signals: &mut Signals)
         OutputFormat::Raw => Sink::Live,
         OutputFormat::Json => Sink::Keep { stdout: Kept::default(), stderr: Kept::default() },
     };
-    let result = in_box(backend, plan, &mut sink, signals).await;
+    // Kept to the end of the command.
+    let _carrying = published.carry(backend, &plan.spec.id);
+    let ports = published.views;
+    if !plan.quiet {
+        ports.iter().for_each(|port| crate::output::notice(&network::notice(port)));
+    }
+    let result = in_box(backend.as_ref(), plan, &mut sink, signals).await;
     let (stdout, stderr) = match sink {
         Sink::Keep { stdout, stderr } => (stdout, stderr),
         Sink::Live => (Kept::default(), Kept::default()),
     };
     let session = Some(session);
     match result {
-        Ok(ending) => Ok(Ended { ending, session, stdout, stderr }),
-        Err(error) => Err(Broken { error, session, stdout, stderr }),
+        Ok(ending) => Ok(Ended { ending, session, ports, stdout, stderr }),
+        Err(error) => Err(Broken { error, session, ports, stdout, stderr }),
     }
 }
 
 async fn in_box(
-    backend: &NativeBackend,
+    backend: &dyn Backend,
     plan: &Plan,
     sink: &mut Sink,
     signals: &mut Signals,

@@ -4,7 +4,7 @@ use crate::driver::{run_shell, sandcrate};
 
 #[test]
 fn every_refusal_names_the_flag_the_value_and_the_way_out() {
-    let cases: [(&[&str], &[&str]); 17] = [
+    let cases: [(&[&str], &[&str]); 18] = [
         (&["-m", "12Q"], &["--memory", "12Q", "512M"]),
         (&["-m", "0"], &["--memory", "more than 0"]),
         (&["-m", "1k"], &["--memory", "at least 8M"]),
@@ -13,8 +13,9 @@ fn every_refusal_names_the_flag_the_value_and_the_way_out() {
         (&["--quota", "lots"], &["--quota", "lots", "512M"]),
         (&["--tmp-size", "1e9"], &["--tmp-size", "1e9"]),
         (&["--timeout", "soon"], &["--timeout", "soon", "30s"]),
-        (&["--network", "on"], &["--network on", "not in this version", "--network host"]),
-        (&["--network", "lan"], &["--network", "lan", "off, host, on"]),
+        (&["--network", "lan"], &["--network lan", "`off`, `on`, `host`"]),
+        (&["--allow-net", "*"], &["--allow-net *", "`public`"]),
+        (&["-p", "web"], &["--publish", "HOST:BOX"]),
         (&["-w", "../../etc"], &["--workdir", "`..`"]),
         (&["-e", "=x"], &["--env", "empty"]),
         (&["-e", "A\nB=x"], &["--env", "A\\nB", "newline"]),

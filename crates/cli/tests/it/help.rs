@@ -3,7 +3,7 @@
 use crate::driver::sandcrate;
 
 /// Every flag of `run` and `doctor` that a person may type.
-const FLAGS: [&str; 20] = [
+const FLAGS: [&str; 23] = [
     "--env",
     "--env-file",
     "--workdir",
@@ -15,6 +15,9 @@ const FLAGS: [&str; 20] = [
     "--tmp-size",
     "--timeout",
     "--network",
+    "--allow-net",
+    "--deny-net",
+    "--publish",
     "--read-only",
     "--writable-root",
     "--interactive",
@@ -54,6 +57,10 @@ fn help_and_manual_have_the_verbs_below_verbs() {
     for (verb, flags) in [
         (&["session", "create"][..], &["--persistent", "--label", "--ttl"][..]),
         (&["session", "ls"], &["--label", "--url"]),
+        (&["session", "network"], &["--output"]),
+        (&["session", "ports"], &["--publish", "--close"]),
+        (&["top"], &["--once", "--interval"]),
+        (&["denials"], &["--output"]),
         (&["exec"], &["--no-create", "--detach", "--token-file"]),
         (&["cp"], &["--quiet"]),
         (&["logs"], &["--follow", "--tail"]),

@@ -19,6 +19,7 @@ mod layers;
 mod limits;
 mod load;
 mod mounts;
+mod network;
 mod programs;
 mod run;
 mod serve;

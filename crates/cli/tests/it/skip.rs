@@ -13,6 +13,8 @@ pub(crate) enum Feature {
     Root,
     /// Limits on the whole box by cgroups.
     Cgroups,
+    /// Boxes can have a network that is held to a policy.
+    IsolatedNetwork,
     /// Ctrl-C is not ignored by whoever started the tests, as in a background job of a script.
     Interrupts,
     /// A program of the host, on PATH.
@@ -36,12 +38,19 @@ static NO_CGROUPS: LazyLock<Option<String>> = LazyLock::new(|| {
     (output.code != 0).then_some(output.stderr)
 });
 
+/// Why boxes have no network of their own here.
+static NO_NETWORK: LazyLock<Option<String>> = LazyLock::new(|| {
+    let output = crate::driver::sandcrate(&["run", "--allow-net", "only.example", "--", "true"]).run();
+    (output.code != 0).then_some(output.stderr)
+});
+
 impl Feature {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Box => "box",
             Self::Root => "root",
             Self::Cgroups => "cgroups",
+            Self::IsolatedNetwork => "isolated-network",
             Self::Interrupts => "interrupts",
             Self::Program(name) => name,
         }
@@ -52,6 +61,7 @@ impl Feature {
             Self::Box => NO_BOX.clone(),
             Self::Root => (!rustix::process::geteuid().is_root()).then(|| "not root".to_owned()),
             Self::Cgroups => NO_CGROUPS.clone(),
+            Self::IsolatedNetwork => NO_NETWORK.clone(),
             Self::Interrupts => ignores_interrupts().then(|| "SIGINT is ignored here".to_owned()),
             Self::Program(name) => find(name).is_none().then(|| "not installed".to_owned()),
         }

@@ -45,6 +45,18 @@ impl Bench {
         Self::on(FakeBackend::new(play), Arc::new(tempfile::tempdir().unwrap()), change).await
     }
 
+    /// Boxes can have an isolated network.
+    pub(crate) async fn networked(change: impl FnOnce(&mut RuntimeConfig)) -> Self {
+        Self::networked_again(Arc::new(tempfile::tempdir().unwrap()), change).await
+    }
+
+    pub(crate) async fn networked_again(
+        state: Arc<tempfile::TempDir>,
+        change: impl FnOnce(&mut RuntimeConfig),
+    ) -> Self {
+        Self::on(FakeBackend::new(play).with_network(), state, change).await
+    }
+
     pub(crate) async fn slow_start(delay: Duration) -> Self {
         let backend = FakeBackend::new(play).with_start_delay(delay);
         Self::on(backend, Arc::new(tempfile::tempdir().unwrap()), |_| {}).await

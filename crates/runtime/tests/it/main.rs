@@ -4,7 +4,9 @@
 
 mod bench;
 mod lifecycle;
+mod network;
 mod persistence;
+mod ports;
 mod processes;
 mod queue;
 mod streams;

@@ -123,6 +123,9 @@ impl From<RuntimeError> for ApiError {
             RuntimeError::SessionConflict { field, existing, .. } => {
                 Self { field: Some(field.to_owned()), existing: Some(existing), ..plain }
             }
+            RuntimeError::NetworkDenied { .. } | RuntimeError::Policy(_) => {
+                Self { field: Some("network".to_owned()), ..plain }
+            }
             RuntimeError::Backend(inner) => match inner.as_ref() {
                 BackendError::Invalid { field, .. } => Self { field: Some(field.clone()), ..plain },
                 _ => plain,

@@ -1,4 +1,4 @@
-//! A log as server-sent events: `stdout`, `stderr`, `gap`, and `exit` or `error` as the last.
+//! A log as server-sent events: `stdout`, `stderr`, `denial`, `gap`, and `exit` or `error` as the last.
 //!
 //! Output is text where it is UTF-8. A code point that a read cut in two waits for its rest, so the id of an
 //! event says both how far the log was read and which bytes are still owed; a client that comes back with it
@@ -123,6 +123,12 @@ impl Encoder {
     pub(crate) fn encode(&mut self, event: LogEvent) -> Vec<Record> {
         match event {
             LogEvent::Output { id, stream, data } => self.output(id, stream, data),
+            LogEvent::Denied { denial } => {
+                let data = serde_json::to_value(denial).unwrap_or_default();
+                // While bytes are looked for again, whoever leaves here owes them still.
+                let id = self.replay.unwrap_or_else(|| self.cursor()).to_string();
+                vec![Record { name: "denial", id, data }]
+            }
             LogEvent::Gap { bytes } => {
                 let mut records = self.flush();
                 self.replay = None;

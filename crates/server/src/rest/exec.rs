@@ -27,8 +27,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 /// there; those given must fit it. Without `timeout_sec` the command has 30 s; a timeout ends the command and
 /// not the session. Collected commands of one session run one after the other.
 ///
-/// With `Accept: text/event-stream` the answer is a stream of events `start`, `stdout`, `stderr`, `gap`, and
-/// `exit` or `error`; the command goes on when the connection does not, and is resumed at
+/// With `Accept: text/event-stream` the answer is a stream of events `start`, `stdout`, `stderr`, `denial`,
+/// `gap`, and `exit` or `error`; the command goes on when the connection does not, and is resumed at
 /// `GET …/commands/{cid}/events`.
 #[utoipa::path(post, path = "/v1/sessions/{id}/exec", tag = "commands", operation_id = "exec",
     params(("id" = String, Path, description = "Name of the session", example = "demo")),
@@ -73,7 +73,7 @@ async fn prepare(
     mut body: Map<String, Value>,
     streamed: bool,
 ) -> Result<(String, Start), ApiError> {
-    let options = spec::options(&mut body)?;
+    let mut options = spec::options(&mut body)?;
     let mut command = CommandBody::take_from(&mut body)?;
     // The box's rules trim a command; a shell script is not ours to change.
     let script = body.get("cmd").and_then(Value::as_str).map(str::to_owned);
@@ -82,6 +82,7 @@ async fn prepare(
     let mounts_given = body.contains_key("extra_mounts");
     if let Some(present) = &present {
         spec::fill_from(&present.info, &mut body);
+        options.network.get_or_insert_with(|| present.network.clone());
     }
     let mut spec = spec::box_spec(id, body)?;
     if let Some(script) = script.filter(|script| !script.is_empty() || !command.has_argv()) {
@@ -97,7 +98,7 @@ async fn prepare(
         let problem = "and pty need `Accept: text/event-stream`, or `POST …/commands`";
         return Err(ApiError::invalid("keep_stdin_open", problem));
     }
-    let fits = present.is_some_and(|present| !mounts_given && spec::fits(&present.info, &spec));
+    let fits = present.is_some_and(|present| !mounts_given && spec::fits(&present, &spec, &options));
     if !fits {
         app.runtime.create_session(&spec, options).await?;
     }

@@ -10,10 +10,13 @@ mod events;
 mod exec;
 mod extract;
 mod files;
+mod network;
 mod openapi;
 mod outcome;
 mod page;
+mod ports;
 mod processes;
+mod proxy;
 mod schema;
 mod sessions;
 mod signal;
@@ -49,6 +52,9 @@ fn api() -> OpenApiRouter<App> {
         .merge(terminal::routes())
         .merge(processes::routes())
         .merge(files::routes())
+        .merge(network::routes())
+        .merge(ports::routes())
+        .merge(proxy::routes())
         .merge(status::routes())
 }
 

@@ -25,6 +25,7 @@ use super::error::{ErrorBody, code};
         (name = "commands", description = "What runs in them and ends"),
         (name = "processes", description = "What runs in them and stays"),
         (name = "files", description = "What lies in them"),
+        (name = "network", description = "What they reach, and what reaches them"),
         (name = "server", description = "The server itself"),
     ),
 )]
@@ -43,14 +44,38 @@ pub(super) fn finish(mut api: OpenApi) -> OpenApi {
     let error = RefOr::Ref(Ref::from_response_name(FAILURE));
     let mut paths = std::mem::take(&mut api.paths.paths);
     for item in paths.values_mut() {
-        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.head];
+        let operations = [
+            &mut item.get,
+            &mut item.put,
+            &mut item.post,
+            &mut item.delete,
+            &mut item.head,
+            &mut item.patch,
+            &mut item.options,
+        ];
         for operation in operations.into_iter().flatten() {
             operation.responses.responses.insert("default".to_owned(), error.clone());
         }
     }
-    // GET and HEAD are one handler; ids are for one operation each.
-    for head in paths.values_mut().filter_map(|item| item.head.as_mut()) {
-        head.operation_id = head.operation_id.take().map(|id| format!("{id}_head"));
+    // One handler may serve several methods; ids are for one operation each. The first keeps its own.
+    for item in paths.values_mut() {
+        let mut known = std::collections::HashSet::new();
+        for (method, operation) in [
+            ("get", &mut item.get),
+            ("put", &mut item.put),
+            ("post", &mut item.post),
+            ("delete", &mut item.delete),
+            ("head", &mut item.head),
+            ("patch", &mut item.patch),
+            ("options", &mut item.options),
+        ] {
+            let Some(id) = operation.as_mut().and_then(|operation| operation.operation_id.as_mut()) else {
+                continue;
+            };
+            if !known.insert(id.clone()) {
+                *id = format!("{id}_{method}");
+            }
+        }
     }
     // The router's mark of a path with slashes is none of the document's.
     api.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();

@@ -6,9 +6,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sandcrate_backend::{Collected, ExecExit, ExitStatus, LimitHit, MemoryScope, Usage};
 use sandcrate_protocol::ExecStatus;
+use sandcrate_protocol::network::{Counters, Denial};
 use sandcrate_runtime::{CommandView, ExecOutcome};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use super::schema::{CounterFacts, DenialFacts};
 
 /// What the command used.
 #[derive(Debug, Serialize, ToSchema)]
@@ -55,6 +58,12 @@ pub(crate) struct ExitBody {
     limits_hit: Vec<LimitHit>,
     /// Bytes that nobody read in time.
     dropped_bytes: u64,
+    /// What the box was refused while the command ran, and what could be done about it.
+    #[schema(value_type = Vec<DenialFacts>)]
+    denials: Vec<Denial>,
+    /// What the box's network carried while the command ran; absent without an isolated one.
+    #[schema(value_type = Option<CounterFacts>)]
+    network: Option<Counters>,
 }
 
 impl From<&ExecExit> for ExitBody {
@@ -70,6 +79,8 @@ impl From<&ExecExit> for ExitBody {
             usage: (&exit.usage).into(),
             limits_hit: exit.limits_hit.clone(),
             dropped_bytes: exit.dropped_bytes,
+            denials: exit.denials.clone(),
+            network: exit.network.as_deref().copied(),
         }
     }
 }
@@ -107,6 +118,12 @@ pub(crate) struct ExecBody {
     usage: UsageBody,
     #[schema(value_type = Vec<Object>)]
     limits_hit: Vec<LimitHit>,
+    /// What the box was refused while the command ran, and what could be done about it.
+    #[schema(value_type = Vec<DenialFacts>)]
+    denials: Vec<Denial>,
+    /// What the box's network carried while the command ran; absent without an isolated one.
+    #[schema(value_type = Option<CounterFacts>)]
+    network: Option<Counters>,
 }
 
 impl From<ExecOutcome> for ExecBody {
@@ -140,6 +157,8 @@ impl ExecBody {
             truncated,
             usage: ended.usage,
             limits_hit: ended.limits_hit,
+            denials: ended.denials,
+            network: ended.network,
         }
     }
 }

@@ -260,7 +260,7 @@ impl Kept {
                     }
                     kept.position = id;
                 }
-                LogEvent::Gap { .. } => {}
+                LogEvent::Gap { .. } | LogEvent::Denied { .. } => {}
                 LogEvent::Exit { id, exit } => (kept.exit, kept.position) = (Some((&exit).into()), id),
                 LogEvent::Failed { id, .. } => kept.position = id,
             }

@@ -9,9 +9,10 @@ use utoipa::ToSchema;
 /// A box; every field has a default.
 #[derive(Debug, ToSchema)]
 pub(crate) struct BoxRequest {
-    /// `off`, or `on` where the server allows it.
+    /// `off`, `on` (what the server's operator means by it), `host` where that is allowed, a policy such as
+    /// `allow *.example.com:443`, or an object with `base`, `allow` and `deny`.
     #[schema(example = "off", default = "off")]
-    network: Option<String>,
+    network: Option<NetworkWish>,
     /// Environment of every command.
     env: Option<BTreeMap<String, String>>,
     /// Where commands start; made when missing.
@@ -45,6 +46,80 @@ pub(crate) struct BoxRequest {
     /// Instead of the server's own.
     #[schema(minimum = 1)]
     ttl_sec: Option<u64>,
+    /// Ports of the box to publish; see `POST …/ports`.
+    ports: Option<Vec<PortWish>>,
+}
+
+/// A network as text, or as its parts.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum NetworkWish {
+    Text(String),
+    Parts {
+        /// `nothing` or `public`.
+        base: Option<String>,
+        allow: Option<Vec<String>>,
+        deny: Option<Vec<String>>,
+    },
+}
+
+/// A port as `[ADDRESS:]HOST:BOX`, or as its parts.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum PortWish {
+    Text(String),
+    Parts {
+        #[schema(example = 80)]
+        box_port: u16,
+        /// 0: any that is free.
+        host_port: Option<u16>,
+        /// 127.0.0.1 unless the server allows others.
+        address: Option<String>,
+    },
+}
+
+/// What was refused, and what could be done about it.
+#[derive(Debug, ToSchema)]
+pub(crate) struct DenialFacts {
+    /// `connect`, `datagram`, `echo`, `resolve`, `name`, `limit`, `path` or `syscall`.
+    #[schema(example = "connect")]
+    kind: String,
+    #[schema(example = "tcp 10.0.0.1:5432 (db.corp)")]
+    target: String,
+    /// The rule that refused it.
+    rule: String,
+    hint: String,
+    /// How often.
+    #[schema(example = 1)]
+    count: u32,
+}
+
+/// What a box's network carried. Bytes are payload, seen from the box.
+#[derive(Debug, ToSchema)]
+pub(crate) struct CounterFacts {
+    bytes_sent: u64,
+    bytes_received: u64,
+    connections_opened: u64,
+    /// The peer or the host's network refused.
+    connections_failed: u64,
+    /// UDP and echo.
+    associations_opened: u64,
+    names_asked: u64,
+    denied: u64,
+    /// Malformed, fragmented, of another protocol.
+    packets_dropped: u64,
+    connections_now: u32,
+}
+
+/// A published port.
+#[derive(Debug, ToSchema)]
+pub(crate) struct PortFacts {
+    #[schema(example = "127.0.0.1")]
+    address: String,
+    #[schema(example = 8080)]
+    host_port: u16,
+    #[schema(example = 80)]
+    box_port: u16,
 }
 
 #[derive(Debug, ToSchema)]

@@ -1,13 +1,13 @@
 //! Sessions: create, list, look at, delete.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use sandcrate_protocol::network::Counters;
 use sandcrate_protocol::{DEFAULT_PROCESS_ID, Enforcement, ProcessInfo, SessionInfo};
-use sandcrate_runtime::{SessionState, SessionView};
+use sandcrate_runtime::{PortView, SessionState, SessionView};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{JsonBody, Params, Segments};
-use super::schema::{Finding, ProcessFacts, SessionFacts, SessionRequest};
+use super::schema::{CounterFacts, Finding, PortFacts, ProcessFacts, SessionFacts, SessionRequest};
 use super::spec::{self, BOX_FIELDS, OPTION_FIELDS};
 use crate::App;
 
@@ -41,6 +41,9 @@ pub(crate) struct SessionSummary {
     /// So long without use, and the session ends; a persistent one becomes dormant.
     #[schema(example = 300)]
     ttl_sec: u64,
+    /// What the network is held to now: `off`, `host`, or a policy.
+    #[schema(example = "public")]
+    network_policy: String,
 }
 
 /// A session and what is in it.
@@ -57,6 +60,12 @@ pub(crate) struct SessionBody {
     /// What holds the box, control by control; absent while it has none.
     #[schema(value_type = Option<Vec<Finding>>)]
     enforcement: Option<Enforcement>,
+    /// Where its ports are reached.
+    #[schema(value_type = Vec<PortFacts>)]
+    ports: Vec<PortView>,
+    /// What the box's network carried so far; absent while it has no isolated one.
+    #[schema(value_type = Option<CounterFacts>)]
+    network_usage: Option<Counters>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -71,21 +80,32 @@ pub(crate) struct Deleted {
 }
 
 impl SessionSummary {
-    fn new(info: SessionInfo, state: SessionState, labels: BTreeMap<String, String>, ttl: Duration) -> Self {
-        Self { info, state, labels, ttl_sec: ttl.as_secs() }
+    fn new(app: &App, view: SessionView) -> Self {
+        Self {
+            network_policy: app.runtime.meaning(&view.network),
+            info: view.info,
+            state: view.state,
+            labels: view.labels,
+            ttl_sec: view.ttl.as_secs(),
+        }
     }
 }
 
-impl From<SessionView> for SessionBody {
-    fn from(view: SessionView) -> Self {
-        let SessionView { info, state, processes, enforcement, labels, ttl, .. } = view;
-        let processes: BTreeMap<_, _> =
-            processes.into_iter().map(|process| (process.process_id.clone(), process)).collect();
+impl SessionBody {
+    async fn new(app: &App, mut view: SessionView) -> Self {
+        // A session that ends while it is looked at has carried nothing.
+        let report = app.runtime.network_report(&view.info.session_id).await.ok().flatten();
+        let processes: BTreeMap<_, _> = std::mem::take(&mut view.processes)
+            .into_iter()
+            .map(|process| (process.process_id.clone(), process))
+            .collect();
         Self {
-            summary: SessionSummary::new(info, state, labels, ttl),
             managed_process: processes.get(DEFAULT_PROCESS_ID).cloned(),
             managed_processes: processes,
-            enforcement,
+            enforcement: view.enforcement.take(),
+            ports: std::mem::take(&mut view.ports),
+            network_usage: report.map(|report| report.counters),
+            summary: SessionSummary::new(app, view),
         }
     }
 }
@@ -112,8 +132,7 @@ async fn list_sessions(
     let views = views.filter(|view| {
         wanted.iter().all(|(key, value)| view.labels.get(*key).is_some_and(|label| label == value))
     });
-    let sessions =
-        views.map(|view| SessionSummary::new(view.info, view.state, view.labels, view.ttl)).collect();
+    let sessions = views.map(|view| SessionSummary::new(&app, view)).collect();
     Ok(Json(SessionList { sessions }))
 }
 
@@ -161,7 +180,7 @@ async fn create(
     let options = spec::options(&mut body)?;
     let spec = spec::box_spec(id, body)?;
     let view = app.runtime.create_session(&spec, options).await?;
-    Ok((StatusCode::CREATED, Json(view.into())))
+    Ok((StatusCode::CREATED, Json(SessionBody::new(app, view).await)))
 }
 
 /// Look at a session
@@ -172,7 +191,7 @@ async fn get_session(
     State(app): State<App>,
     Segments(id): Segments<String>,
 ) -> Result<Json<SessionBody>, ApiError> {
-    Ok(Json(app.runtime.session(&id)?.into()))
+    Ok(Json(SessionBody::new(&app, app.runtime.session(&id)?).await))
 }
 
 /// Delete a session

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sandcrate_protocol::network::{NetworkRequest, PortRequest};
 use sandcrate_protocol::{BoxSpec, SessionInfo};
-use sandcrate_runtime::SessionOptions;
+use sandcrate_runtime::{SessionOptions, SessionView};
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
@@ -30,7 +31,7 @@ pub(crate) const BOX_FIELDS: [&str; 16] = [
     "workspace_quota_mb",
 ];
 /// What a session may carry beside its box.
-pub(crate) const OPTION_FIELDS: [&str; 2] = ["labels", "ttl_sec"];
+pub(crate) const OPTION_FIELDS: [&str; 3] = ["labels", "ttl_sec", "ports"];
 /// A session keeps its labels for its whole life: as many as Kubernetes objects carry, and then some.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 1024;
@@ -85,7 +86,23 @@ pub(crate) fn options(body: &mut Map<String, Value>) -> Result<SessionOptions, A
             _ => return Err(ApiError::invalid("ttl_sec", "must be a whole number of seconds, at least 1")),
         },
     };
-    Ok(SessionOptions { labels, ttl })
+    let network = network(body)?;
+    let ports = match body.remove("ports") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(ports) => serde_json::from_value::<Vec<PortRequest>>(ports)
+            .map_err(|error| ApiError::invalid("ports", format!("is not acceptable: {error}")))?,
+    };
+    Ok(SessionOptions { labels, ttl, network, ports })
+}
+
+/// Takes the network out of a body: more than LangBot's wire can say.
+pub(crate) fn network(body: &mut Map<String, Value>) -> Result<Option<NetworkRequest>, ApiError> {
+    match body.remove("network") {
+        None | Some(Value::Null) => Ok(None),
+        Some(network) => serde_json::from_value(network)
+            .map(Some)
+            .map_err(|error| ApiError::invalid("network", format!("is not acceptable: {error}"))),
+    }
 }
 
 pub(crate) fn box_spec(id: &str, mut body: Map<String, Value>) -> Result<BoxSpec, ApiError> {
@@ -98,16 +115,18 @@ pub(crate) fn box_spec(id: &str, mut body: Map<String, Value>) -> Result<BoxSpec
 pub(crate) fn fill_from(info: &SessionInfo, body: &mut Map<String, Value>) {
     let Ok(Value::Object(present)) = serde_json::to_value(info) else { return };
     for (key, value) in present {
-        if key != "session_id" && BOX_FIELDS.contains(&key.as_str()) {
+        if key != "session_id" && key != "network" && BOX_FIELDS.contains(&key.as_str()) {
             body.entry(key).or_insert(value);
         }
     }
 }
 
 /// Whether the box that is there is the one asked for; mounts beside the workspace are not in its record.
-pub(crate) fn fits(info: &SessionInfo, spec: &BoxSpec) -> bool {
+pub(crate) fn fits(view: &SessionView, spec: &BoxSpec, options: &SessionOptions) -> bool {
+    let info = &view.info;
     info.image == spec.image
-        && info.network == spec.network
+        && options.network.as_ref() == Some(&view.network)
+        && options.ports.is_empty()
         && info.host_path == spec.host_path
         && info.host_path_mode == spec.host_path_mode
         && info.mount_path == spec.mount_path

@@ -264,6 +264,11 @@ async fn send(
         let (message, last) = match event {
             Some(LogEvent::Output { data, .. }) => (Message::Binary(data), false),
             Some(LogEvent::Gap { bytes }) => (text(&json!({"type": "gap", "bytes": bytes})), false),
+            Some(LogEvent::Denied { denial }) => {
+                let mut frame = serde_json::to_value(denial).unwrap_or_default();
+                frame["type"] = json!("denial");
+                (text(&frame), false)
+            }
             Some(LogEvent::Exit { exit, .. }) => {
                 let mut frame = serde_json::to_value(ExitBody::from(&exit)).unwrap_or_default();
                 frame["type"] = json!("exit");

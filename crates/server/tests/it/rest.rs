@@ -3,7 +3,9 @@
 mod commands;
 mod document;
 mod files;
+mod network;
 mod processes;
+mod proxy;
 mod sessions;
 mod terminal;
 mod upload;
@@ -14,6 +16,7 @@ use std::time::Duration;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use sandcrate_backend::fake::{FakeBackend, FakeScript};
 use sandcrate_backend::{Backend, BackendError, Command, ExecRequest, SessionId};
+use sandcrate_protocol::network::{Counters, Denial, DenialKind};
 use sandcrate_runtime::{Runtime, RuntimeConfig};
 use sandcrate_server::{Listener, ServerConfig, serve};
 use serde_json::Value;
@@ -123,6 +126,11 @@ fn script(_: &SessionId, request: &ExecRequest) -> FakeScript {
         "cat" => new().echo_stdin(),
         // Four times what the log keeps here.
         "flood" => (0..16).fold(new(), |script, _| script.stdout(vec![b'x'; 64 << 10])).stdout("end\n"),
+        "refused" => new()
+            .stdout("trying\n")
+            .denied(Denial::new(DenialKind::Connect, "tcp 10.0.0.1:80", "never: private", "ask the operator"))
+            .carrying(Counters { bytes_sent: 7, ..Counters::default() })
+            .exit(1),
         "show" => new().stdout(format!("{:?} {:?} {:?}", request.env, request.cwd, request.timeout)),
         "/bin/bash -l" => FakeScript::refused(BackendError::CommandNotFound { program: "/bin/bash".into() }),
         "sh" => new().stdout("$ ").echo_stdin().exit(5),

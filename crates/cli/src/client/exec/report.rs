@@ -50,6 +50,7 @@ pub(super) fn notices(exit: &Exit, timeout: Duration) -> Vec<String> {
         let bytes = show_size(exit.dropped_bytes);
         lines.push(format!("{bytes} of output were dropped because they were not read in time"));
     }
+    lines.extend(notices::denials(&exit.denials));
     lines
 }
 
@@ -107,6 +108,8 @@ pub(super) fn document(
         "truncated": collected.stdout.is_cut() || collected.stderr.is_cut() || dropped > 0,
         "usage": exit.map(|exit| exit.usage.clone()),
         "limits_hit": exit.map(|exit| exit.limits_hit.clone()).unwrap_or_default(),
+        "denials": exit.map(|exit| exit.denials.clone()).unwrap_or_default(),
+        "network": exit.map(|exit| exit.network.clone()).unwrap_or_default(),
     });
     for (key, bytes) in [("stdout_base64", stdout_base64), ("stderr_base64", stderr_base64)] {
         if let Some(bytes) = bytes {
@@ -121,7 +124,16 @@ mod tests {
     use super::*;
 
     fn exit(exit_code: Option<i32>, signal: Option<i32>, timed_out: bool) -> Exit {
-        Exit { exit_code, signal, timed_out, usage: Value::Null, limits_hit: Vec::new(), dropped_bytes: 0 }
+        Exit {
+            exit_code,
+            signal,
+            timed_out,
+            usage: Value::Null,
+            limits_hit: Vec::new(),
+            dropped_bytes: 0,
+            denials: Vec::new(),
+            network: Value::Null,
+        }
     }
 
     #[test]

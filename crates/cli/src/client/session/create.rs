@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::args::OutputFormat;
@@ -14,6 +14,7 @@ use crate::client::address::Target;
 use crate::client::answer;
 use crate::client::http::Client;
 use crate::failure::Failure;
+use crate::network::NetworkArgs;
 use crate::run::{environment, volume};
 use crate::units::{parse_cpus, parse_duration, parse_size};
 
@@ -28,6 +29,8 @@ Examples:
   sandcrate session create build -m 2G -c 2 --ttl 1h
   sandcrate session create work -v .:/workspace            the current directory, read-write
   sandcrate session create notes --persistent --label user=42
+  sandcrate session create web --network on -p 8080:80     the Internet, and a port of the box
+  sandcrate session create pip --allow-net pypi.org --allow-net files.pythonhosted.org
 
 A session of that name that fits is given back; one that does not is an error. Flags that are left
 out take the server's defaults: 512M of memory, 1 CPU, 128 processes, no network, a read-only root.
@@ -53,9 +56,8 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     quota: Option<u64>,
 
-    /// What the box may reach
-    #[arg(long, value_name = "MODE")]
-    network: Option<SessionNetwork>,
+    #[command(flatten)]
+    network: NetworkArgs,
 
     /// Writable root: commands are the box's root without capabilities
     #[arg(long)]
@@ -97,14 +99,6 @@ pub(crate) struct CreateArgs {
     target: Target,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SessionNetwork {
-    /// Nothing but the box's own loopback
-    Off,
-    /// What the server's policy allows
-    On,
-}
-
 pub(super) async fn run(args: CreateArgs) -> anyhow::Result<ExitCode> {
     let cwd = std::env::current_dir().context("finding the current directory")?;
     let body = body(&args, &cwd, |key| std::env::var_os(key))?;
@@ -130,10 +124,9 @@ fn body(
     set("cpus", args.cpus.map(|thousandths| json!(f64::from(thousandths) / 1000.0)));
     set("pids_limit", args.pids_limit.map(|limit| json!(limit)));
     set("workspace_quota_mb", args.quota.map(|bytes| json!(mebibytes(bytes))));
-    set(
-        "network",
-        args.network.map(|network| json!(if network == SessionNetwork::On { "on" } else { "off" })),
-    );
+    set("network", args.network.request()?.map(|network| json!(network)));
+    let ports = args.network.ports()?;
+    set("ports", (!ports.is_empty()).then(|| json!(ports)));
     set("read_only_rootfs", args.writable_root.then_some(Value::Bool(false)));
     set("persistent", args.persistent.then_some(Value::Bool(true)));
     set("image", args.image.as_ref().map(|image| json!(image)));
@@ -225,8 +218,10 @@ mod tests {
             "64",
             "--quota",
             "1G",
-            "--network",
-            "on",
+            "--allow-net",
+            "a.example:443",
+            "-p",
+            "8080:80",
             "--writable-root",
             "--persistent",
             "--label",
@@ -248,7 +243,7 @@ mod tests {
         ];
         let expected = json!({
             "session_id": "demo", "memory_mb": 2, "cpus": 0.5, "pids_limit": 64, "workspace_quota_mb": 1024,
-            "network": "on", "read_only_rootfs": false, "persistent": true, "labels": {"a": "b=c"}, "ttl_sec": 2,
+            "network": "allow a.example:443", "ports": ["127.0.0.1:8080:80"], "read_only_rootfs": false, "persistent": true, "labels": {"a": "b=c"}, "ttl_sec": 2,
             "host_path": cwd, "host_path_mode": "ro", "image": "debian", "workdir": "/tmp",
             "env": {"A": "1", "B": "caller's"},
             "extra_mounts": [{"host_path": cwd.join("data"), "mount_path": "/data", "mode": "rw"}],
@@ -265,7 +260,9 @@ mod tests {
             (&["-v", "/a:b"], "/a:b"),
             (&["-e", "=x"], "--env"),
             (&["--memory", "lots"], "lots"),
-            (&["--network", "host"], "host"),
+            (&["--network", "lan"], "--network lan"),
+            (&["--deny-net", "x.example"], "--deny-net"),
+            (&["-p", "x"], "--publish"),
         ] {
             let error = format!("{:#}", body_of(flags, Path::new("/")).unwrap_err());
             assert!(error.contains(word), "{flags:?}: {error}");

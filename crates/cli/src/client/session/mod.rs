@@ -1,7 +1,8 @@
-//! `sandcrate session`: create, list, look at, remove.
+//! `sandcrate session`: create, list, look at, remove; their network and ports.
 
 mod create;
 mod list;
+mod network;
 mod remove;
 mod show;
 
@@ -36,6 +37,10 @@ enum SessionVerb {
     /// Show what a session is and what holds it
     #[command(visible_alias = "inspect")]
     Show(show::ShowArgs),
+    /// Show or change what a session may reach
+    Network(network::NetworkArgs),
+    /// Show, publish and close ports of a session
+    Ports(network::PortsArgs),
     /// Remove sessions, with everything in them
     Rm(remove::RemoveArgs),
 }
@@ -46,6 +51,8 @@ impl SessionArgs {
             SessionVerb::Create(args) => args.output,
             SessionVerb::Ls(args) => args.output,
             SessionVerb::Show(args) => args.output,
+            SessionVerb::Network(args) => args.output,
+            SessionVerb::Ports(args) => args.output,
             SessionVerb::Rm(args) => args.output,
         }
     }
@@ -56,6 +63,8 @@ pub(super) async fn run(args: SessionArgs) -> anyhow::Result<ExitCode> {
         SessionVerb::Create(args) => create::run(*args).await,
         SessionVerb::Ls(args) => list::run(args).await,
         SessionVerb::Show(args) => show::run(args).await,
+        SessionVerb::Network(args) => network::run(args).await,
+        SessionVerb::Ports(args) => network::ports(args).await,
         SessionVerb::Rm(args) => remove::run(args).await,
     }
 }

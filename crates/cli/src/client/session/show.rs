@@ -86,7 +86,8 @@ fn render(text: &mut String, session: &Session, document: &Value, paint: Paint) 
         ("state", session.state.clone()),
         ("backend", info.backend_name.clone()),
         ("image", info.image.clone()),
-        ("network", plain(&document["network"])),
+        ("network", plain(document.get("network_policy").unwrap_or(&document["network"]))),
+        ("ports", ports(document)),
         ("memory", format!("{}M", info.memory_mb)),
         ("cpus", info.cpus.to_string()),
         ("processes", format!("at most {}", info.pids_limit)),
@@ -133,6 +134,14 @@ fn render(text: &mut String, session: &Session, document: &Value, paint: Paint) 
         writeln!(text, "{label}  {:<12}  {}", finding.control.name(), table::clean(&finding.by))?;
     }
     Ok(())
+}
+
+fn ports(document: &Value) -> String {
+    let ports = document["ports"].as_array().into_iter().flatten();
+    let shown: Vec<_> = ports
+        .map(|port| format!("{}:{} to {}", plain(&port["address"]), port["host_port"], port["box_port"]))
+        .collect();
+    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
 }
 
 fn plain(value: &Value) -> String {
