@@ -157,8 +157,11 @@ async fn a_persistent_session_keeps_what_it_is_held_to() {
     drop(bench);
     // The lock came later: the policy it was made with is no longer to be had, so there is no box.
     let bench = Bench::networked_again(state, |config| config.network.locked = true).await;
-    let error =
-        bench.runtime.exec_in("s", sandcrate_backend::ExecRequest::shell("echo hi")).await.unwrap_err();
+    let error = bench
+        .runtime
+        .exec_in("s", sandcrate_backend::ExecRequest::shell("echo hi"), Default::default())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
 }
 
