@@ -8,6 +8,7 @@ mod cidr;
 mod origin;
 mod peer;
 mod proc_net;
+mod sock_diag;
 mod token;
 
 use std::path::PathBuf;

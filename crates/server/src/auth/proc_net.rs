@@ -1,4 +1,4 @@
-//! Whose socket is at the other end of a loopback connection: the kernel's tables, read as text.
+//! Whose socket is at the other end of a loopback connection: asked of the kernel, or read in its tables.
 //!
 //! Only a row with an inode tells an owner: a socket without one (TIME_WAIT, or closed by its process) is
 //! listed with uid 0, and taking that for root would let everybody in who hangs up fast enough.
@@ -7,6 +7,8 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use super::sock_diag;
 
 /// The process side of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,14 @@ pub(super) struct SocketOwner {
 
 /// The owner of the socket that is bound to `local` and connected to `remote`.
 pub(super) fn socket_owner(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<SocketOwner>> {
+    // A kernel without the module, or a filter around us, leaves the text.
+    sock_diag::socket_owner(local, remote).or_else(|_| socket_owner_by_table(local, remote))
+}
+
+pub(super) fn socket_owner_by_table(
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> io::Result<Option<SocketOwner>> {
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let text = match std::fs::read_to_string(table) {
             Ok(text) => text,
