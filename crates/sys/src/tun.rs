@@ -1,7 +1,7 @@
 //! Tun devices: an interface whose packets are read and written by a program.
 //!
-//! The device belongs to the network namespace of whoever calls [`attach`], and goes when its last descriptor
-//! is closed. Both calls need `CAP_NET_ADMIN` there.
+//! The device belongs to the network namespace of whoever calls [`attach`], and goes with it. Both calls need
+//! `CAP_NET_ADMIN` there.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::check;
 
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUN_F_CSUM: libc::c_ulong = 1;
 
@@ -40,11 +41,17 @@ struct RouteV6 {
 
 /// Makes `device`, a fresh descriptor of /dev/net/tun, an interface of this name in the current network
 /// namespace: IP packets with a virtio header in front, checksums left to whoever reads.
+///
+/// The device outlives its descriptors. Were it to go with the last of them, whoever closes that would wait some
+/// 40 ms for the kernel to be rid of it; with its namespace it goes by the kernel's own hand, many at a time.
 pub fn attach(device: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let mut request = named(name)?;
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
     // SAFETY: TUNSETIFF reads an ifreq and writes the name back into it; `request` is one, and ours alone.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &raw mut request) };
+    check(result.into())?;
+    // SAFETY: TUNSETPERSIST takes a plain number.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETPERSIST, 1 as libc::c_ulong) };
     check(result.into())?;
     // SAFETY: TUNSETOFFLOAD takes a plain number.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETOFFLOAD, TUN_F_CSUM) };

@@ -97,8 +97,8 @@ struct Owner {
     boxes: HashMap<BoxId, Attached>,
     due: VecDeque<(Instant, Due)>,
     surroundings: Surroundings,
-    /// Devices that are over. The last close of one waits for the whole machine (a grace period of the kernel's
-    /// network), which neither the helper nor this task has time for.
+    /// Devices that are over. The last close of one waits for the other processors, which neither the helper nor
+    /// this task has time for.
     closing: Vec<OwnedFd>,
     closer: Option<JoinHandle<()>>,
 }
