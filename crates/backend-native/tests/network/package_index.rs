@@ -1,18 +1,30 @@
 //! `pip install` and `npm install` through the index that this machine is configured for, allowed by rule.
 //!
 //! The one test outside the world of namespaces: it has to be where the index is. It names no host; it asks pip and npm
-//! which they use, lets a box reach that and nothing else, and tries nothing else.
+//! which they use, lets a box reach that and nothing else, and tries nothing else. The one other name it asks for is
+//! refused before anything is sent.
 
-use std::net::ToSocketAddrs;
 use std::process::{Command, ExitCode};
 
 use sandcrate_backend::Isolation;
+use sandcrate_protocol::network::DenialKind;
 
 use crate::stage::{Stage, grants};
 
 /// Small, without dependencies.
 const PIP_PACKAGE: &str = "six";
 const NPM_PACKAGE: &str = "is-number";
+/// Reserved, so nobody's; refused by policy all the same, before anybody is asked.
+const OTHER_NAME: &str = "not-allowed.example";
+
+/// An installer of this machine, and where it gets its packages from.
+struct Index {
+    url: String,
+    /// Names and ports that it needs: the index, and where its files are.
+    rules: Vec<String>,
+    /// Installs, in an empty folder.
+    script: String,
+}
 
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let wanted = arguments.get(1).is_none_or(|filter| filter.starts_with("package_index"));
@@ -23,16 +35,17 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let failed = runtime.block_on(async {
         let stage = Stage::open().await;
         let mut failed = false;
-        for (name, url, script) in [
-            ("pip", pip_index(), format!("python3 -m pip install --target /tmp/got --no-deps {PIP_PACKAGE} -i $INDEX && ls /tmp/got")),
-            ("npm", npm_registry(), format!("cd /tmp && npm install --registry $INDEX --no-audit --no-fund {NPM_PACKAGE} && ls node_modules")),
-        ] {
-            match install(&stage, url, &script).await {
-                Ok(()) => println!("test package_index::{name} ... ok"),
-                Err(Outcome::Without(why)) => {
+        for (name, index) in [("pip", pip()), ("npm", npm())] {
+            let index = match index.and_then(reached) {
+                Ok(index) => index,
+                Err(why) => {
                     eprintln!("SKIP: package_index::{name}: {why}");
+                    continue;
                 }
-                Err(Outcome::Failed(why)) => {
+            };
+            match install(&stage, &index).await {
+                Ok(()) => println!("test package_index::{name} ... ok"),
+                Err(why) => {
                     println!("test package_index::{name} ... FAILED\n{why}");
                     failed = true;
                 }
@@ -44,32 +57,48 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-enum Outcome {
-    /// There is no way to the index from the machine itself.
-    Without(String),
-    Failed(String),
+/// The programs that boxes have, not those of whoever runs the tests.
+fn program(name: &str) -> Command {
+    let mut command = Command::new("env");
+    command.arg("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").arg(name);
+    command
 }
 
-fn said(program: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(arguments).output().ok()?;
+fn said(name: &str, arguments: &[&str]) -> Option<String> {
+    let output = program(name).args(arguments).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (output.status.success() && !text.is_empty() && text != "undefined").then_some(text)
 }
 
-fn pip_index() -> Result<String, String> {
+fn pip() -> Result<Index, String> {
     if said("python3", &["-m", "pip", "--version"]).is_none() {
         return Err("no pip".to_owned());
     }
-    let named = said("python3", &["-m", "pip", "config", "get", "global.index-url"]);
-    let named = std::env::var("PIP_INDEX_URL").ok().or(named);
-    // What pip itself falls back to is pip's to know.
-    let default =
-        said("python3", &["-c", "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"]);
-    named.or(default).ok_or_else(|| "pip names no index".to_owned())
+    let configured = said("python3", &["-m", "pip", "config", "get", "global.index-url"]);
+    let configured = std::env::var("PIP_INDEX_URL").ok().or(configured);
+    // What pip itself falls back to is pip's to know, and where that index keeps its files.
+    let ask = "from pip._internal.models.index import PyPI; print(PyPI.simple_url, PyPI.file_storage_domain)";
+    let built_in = said("python3", &["-c", ask]).unwrap_or_default();
+    let (built_in, files) = built_in.split_once(' ').unwrap_or_default();
+    let url = configured.unwrap_or_else(|| built_in.to_owned());
+    let (host, port) = place(&url).ok_or("pip names no index")?;
+    let mut rules = vec![format!("{host}:{port}")];
+    if place(built_in).is_some_and(|(built_in, _)| built_in == host) && !files.is_empty() {
+        rules.push(format!("{files}:{port}"));
+    }
+    let script = format!(
+        "python3 -m pip install --disable-pip-version-check --no-cache-dir --target . --no-deps {PIP_PACKAGE} -i $INDEX && test -f {PIP_PACKAGE}.py"
+    );
+    Ok(Index { url, rules, script })
 }
 
-fn npm_registry() -> Result<String, String> {
-    said("npm", &["config", "get", "registry"]).ok_or_else(|| "no npm, or it names no registry".to_owned())
+fn npm() -> Result<Index, String> {
+    let url = said("npm", &["config", "get", "registry"]).ok_or("no npm, or it names no registry")?;
+    let (host, port) = place(&url).ok_or("npm names no registry")?;
+    let script = format!(
+        "npm install --cache cache --registry $INDEX --no-audit --no-fund {NPM_PACKAGE} && test -f node_modules/{NPM_PACKAGE}/package.json"
+    );
+    Ok(Index { url, rules: vec![format!("{host}:{port}")], script })
 }
 
 /// Host and port of a URL.
@@ -83,47 +112,55 @@ fn place(url: &str) -> Option<(String, u16)> {
     }
 }
 
-async fn install(stage: &Stage, url: Result<String, String>, script: &str) -> Result<(), Outcome> {
-    let url = url.map_err(Outcome::Without)?;
-    if let Some(proxy) = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"]
-        .iter()
-        .find(|name| std::env::var_os(name).is_some())
-    {
-        return Err(Outcome::Without(format!(
-            "the machine goes through a proxy ({proxy}), which boxes do not"
-        )));
+/// The machine itself first, the same way: where it does not get a package, a box cannot.
+fn reached(index: Index) -> Result<Index, String> {
+    let proxies = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY"];
+    if let Some(proxy) = proxies.iter().find(|name| std::env::var_os(name).is_some()) {
+        return Err(format!("the machine goes through a proxy ({proxy}), which boxes do not"));
     }
-    let (host, port) = place(&url).ok_or_else(|| Outcome::Failed("the index is no URL".to_owned()))?;
-    if (host.as_str(), port).to_socket_addrs().map_or(0, Iterator::count) == 0 {
-        return Err(Outcome::Without(
-            "the index that is configured does not resolve on this machine".to_owned(),
-        ));
+    let place = tempfile::tempdir().unwrap();
+    let tried = program("timeout")
+        .args(["60", "sh", "-c", &index.script])
+        .env("INDEX", &index.url)
+        // Packages that lie on this machine would prove nothing.
+        .env_remove("PIP_FIND_LINKS")
+        .current_dir(place.path())
+        .output()
+        .unwrap();
+    if tried.status.success() {
+        return Ok(index);
     }
-    // The machine itself first: where there is no way out, a box cannot have one.
-    let direct = Command::new("curl").args(["-s", "-o", "/dev/null", "-m", "20", &url]).status();
-    if !direct.is_ok_and(|status| status.success()) {
-        return Err(Outcome::Without(
-            "the machine itself does not reach the index that is configured".to_owned(),
-        ));
-    }
-    let rule = format!("{host}:{port}");
-    let files = format!("files.pythonhosted.org:{port}");
-    // The public index keeps its files under a name of their own; an own index may stand at a private address.
-    let is_default = host == "pypi.org";
-    let rules: Vec<&str> = if is_default { vec![&rule, &files] } else { vec![&rule] };
-    let policy = rules.iter().map(|rule| format!("allow {rule}")).collect::<Vec<_>>().join(", ");
+    let said = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+    Err(format!("the machine itself gets nothing from the index it is configured for: {said}"))
+}
+
+async fn install(stage: &Stage, index: &Index) -> Result<(), String> {
+    let policy = index.rules.iter().map(|rule| format!("allow {rule}")).collect::<Vec<_>>().join(", ");
+    let rules: Vec<&str> = index.rules.iter().map(String::as_str).collect();
     let isolation = Isolation {
-        policy: policy.parse().map_err(|error| Outcome::Failed(format!("{policy}: {error}")))?,
+        policy: policy.parse().map_err(|error| format!("{policy}: {error}"))?,
+        // An own index may stand at a private address; by its name it is granted.
         grants: grants(&rules),
         ..Isolation::default()
     };
     let test_box = stage
         .open_with(isolation, |spec| {
             spec.limits.memory_bytes = 2 << 30;
-            spec.env.push(("INDEX".to_owned(), url.clone()));
+            spec.env.push(("INDEX".to_owned(), index.url.clone()));
         })
         .await;
-    let ran = test_box.run(&format!("({script}) 2>&1")).await;
+    let ran = test_box.run(&format!("mkdir /tmp/got && cd /tmp/got && {}", index.script)).await;
+    if !ran.ok || !ran.denials.is_empty() {
+        return Err(format!("{}\n{:?}", ran.text, ran.denials));
+    }
+    let lookup = format!("import socket; socket.getaddrinfo('{OTHER_NAME}', 443)");
+    let ran = test_box.run(&format!("python3 -c \"{lookup}\"")).await;
+    let refused = ran.denials.iter().any(|denial| {
+        denial.kind == DenialKind::Resolve && denial.target.contains(OTHER_NAME) && !denial.rule.is_empty()
+    });
+    if ran.ok || !refused {
+        return Err(format!("another name was not refused: {}\n{:?}", ran.text, ran.denials));
+    }
     test_box.stop().await;
-    if ran.ok { Ok(()) } else { Err(Outcome::Failed(format!("{}\n{:?}", ran.text, ran.denials))) }
+    Ok(())
 }
