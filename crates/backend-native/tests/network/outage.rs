@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sandcrate_backend::{Backend, ExecRequest};
 use sandcrate_protocol::network::DenialKind;
 
-use crate::internet::{ECHO, WEB};
+use crate::internet::{ECHO, WEB, turned_away};
 use crate::stage::{Stage, Test, eventually, helpers, isolation, test};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -54,7 +54,7 @@ async fn a_killed_helper_is_replaced(stage: Arc<Stage>) {
         let told = report.denials.iter().filter(|denial| denial.kind == DenialKind::Outage).count();
         assert_eq!(told, 1, "each session is told: {report:?}");
         assert_eq!(test_box.connect(WEB, ECHO).await.0, "ok");
-        assert_eq!(test_box.connect("10.9.9.9", 80).await.0, "EHOSTUNREACH", "the policy holds again");
+        assert!(turned_away(&test_box.connect("10.9.9.9", 80).await.0), "the policy holds again");
     }
     let after = boxes[0].report().await.counters;
     assert!(after.connections_opened > before.connections_opened, "{before:?} {after:?}");
@@ -68,11 +68,11 @@ async fn a_policy_set_meanwhile_is_kept(stage: Arc<Stage>) {
     kill(Signal::KILL);
     // Whichever of the two comes first.
     test_box.backend.set_network(&test_box.id, isolation("public, deny 203.0.113.10")).await.unwrap();
-    assert_eq!(test_box.connect(WEB, ECHO).await.0, "EHOSTUNREACH");
+    assert!(turned_away(&test_box.connect(WEB, ECHO).await.0));
     kill(Signal::KILL);
     let fresh = stage.open_box("public").await;
     assert_eq!(fresh.connect(WEB, ECHO).await.0, "ok");
-    assert_eq!(test_box.connect(WEB, ECHO).await.0, "EHOSTUNREACH", "the next helper has the policy too");
+    assert!(turned_away(&test_box.connect(WEB, ECHO).await.0), "the next helper has the policy too");
     fresh.stop().await;
     test_box.stop().await;
 }

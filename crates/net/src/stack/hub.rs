@@ -89,6 +89,17 @@ impl Hub {
         self.own.contains(&address) || sockets::is_own(address)
     }
 
+    /// Turns away a connection whose first packet this is. A kernel that still works on the socket passes over the
+    /// reason, and would try again a second later; it cannot pass over the reset. Where the reason came first, the
+    /// reset finds nothing any more.
+    pub(super) fn turn_away(&self, ends: Ends, syn: &[u8], reason: Unreachable) {
+        self.refuse(syn, reason);
+        if let Some(reply) = packet::reset(ends, syn) {
+            self.send(&reply);
+        }
+    }
+
+    /// Says why a packet goes nowhere.
     pub(super) fn refuse(&self, original: &[u8], reason: Unreachable) {
         if let Some(reply) = packet::unreachable(self.addressing.gateway_v4.into(), original, reason) {
             self.send(&reply);

@@ -293,27 +293,27 @@ impl Network {
             Ok(allowed) => allowed,
             Err(refusal) => {
                 self.hub.deny(DenialKind::Connect, Transport::Tcp, peer, &names, refusal);
-                return self.hub.refuse(bytes, Unreachable::Prohibited);
+                return self.hub.turn_away(ends, bytes, Unreachable::Prohibited);
             }
         };
         let limit = self.hub.limits.connections;
         if self.hub.counters.connections_now >= limit {
             self.hub.over_limit(format!("tcp {peer}"), format!("at most {limit} connections"));
-            return self.hub.refuse(bytes, Unreachable::Prohibited);
+            return self.hub.turn_away(ends, bytes, Unreachable::Prohibited);
         }
         if !self.may_open(format_args!("tcp {peer}"), cx) {
-            return self.hub.refuse(bytes, Unreachable::Prohibited);
+            return self.hub.turn_away(ends, bytes, Unreachable::Prohibited);
         }
         let Some((id, token)) = self.next_id() else { return };
         let host = match sockets::connect_tcp(peer) {
             Ok(host) => host,
             Err(_) => {
                 self.hub.counters.connections_failed += 1;
-                return self.hub.refuse(bytes, Unreachable::Host);
+                return self.hub.turn_away(ends, bytes, Unreachable::Host);
             }
         };
         if cx.watch(host.as_fd(), token).is_err() {
-            return self.hub.refuse(bytes, Unreachable::Host);
+            return self.hub.turn_away(ends, bytes, Unreachable::Host);
         }
         let mut flow = TcpFlow::begin(
             ends,

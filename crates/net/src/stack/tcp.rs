@@ -153,13 +153,7 @@ impl TcpFlow {
     pub(super) fn abort(&mut self, hub: &mut Hub, cx: &mut Context) {
         self.host.reset_on_close();
         match &mut self.phase {
-            Phase::Connecting { syn } => {
-                if let Some(reply) =
-                    packet::unreachable(hub.addressing.gateway_v4.into(), syn, Unreachable::Prohibited)
-                {
-                    hub.send(&reply);
-                }
-            }
+            Phase::Connecting { syn } => hub.turn_away(self.ends, syn, Unreachable::Prohibited),
             Phase::Open(splice) => {
                 splice.socket().abort();
                 splice.egress(hub, cx);
@@ -206,12 +200,13 @@ impl TcpFlow {
     fn failed(&mut self, error: Errno, hub: &mut Hub) -> Fate {
         if let Phase::Connecting { syn } = &self.phase {
             hub.counters.connections_failed += 1;
-            let reply = match error {
-                Errno::CONNREFUSED => packet::reset(self.ends, syn),
-                _ => packet::unreachable(self.ends.outside.ip(), syn, Unreachable::Host),
-            };
-            if let Some(reply) = reply {
-                hub.send(&reply);
+            match error {
+                Errno::CONNREFUSED => {
+                    if let Some(reply) = packet::reset(self.ends, syn) {
+                        hub.send(&reply);
+                    }
+                }
+                _ => hub.turn_away(self.ends, syn, Unreachable::Host),
             }
         }
         Fate::Over

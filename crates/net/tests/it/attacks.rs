@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandcrate_protocol::network::DenialKind;
 
-use crate::internet::{ECHO, FORBIDDEN, WEB};
+use crate::internet::{ECHO, FORBIDDEN, WEB, turned_away};
 use crate::world::{HOST, HOST_IN_RANGE, Helper, World};
 
 const AT_ONCE: Duration = Duration::from_millis(500);
@@ -24,9 +24,8 @@ pub(crate) fn forbidden_addresses_are_refused_at_once(world: &World) {
     ];
     for address in FORBIDDEN.iter().chain(&also[1..]) {
         let (result, time) = test_box.connect(address, 80);
-        let expected = if address.contains(':') { "EACCES" } else { "EHOSTUNREACH" };
         let multicast = *address == "224.0.0.1" && result == "ENETUNREACH";
-        assert!(result == expected || multicast || *address == "240.0.0.1", "{address}: {result}");
+        assert!(turned_away(&result) || multicast || *address == "240.0.0.1", "{address}: {result}");
         assert!(time < AT_ONCE, "{address}: {time:?}");
         let denials = test_box.denials();
         if !multicast && *address != "240.0.0.1" {
@@ -74,8 +73,8 @@ pub(crate) fn other_name_servers_are_refused(world: &World) {
     };
     assert_eq!(test_box.python(&ask("192.0.0.1")), "True");
     assert_eq!(test_box.python(&ask(WEB)), "113");
-    assert_eq!(test_box.connect(WEB, 53).0, "EHOSTUNREACH");
-    assert_eq!(test_box.connect(WEB, 853).0, "EHOSTUNREACH");
+    assert!(turned_away(&test_box.connect(WEB, 53).0));
+    assert!(turned_away(&test_box.connect(WEB, 853).0));
     assert_eq!(test_box.connect("192.0.0.1", 53).0, "ECONNREFUSED");
     let rules: Vec<_> = test_box.denials().into_iter().map(|denial| denial.rule).collect();
     assert_eq!(rules, ["dns"; 4]);

@@ -41,6 +41,12 @@ pub(crate) const FORBIDDEN: [&str; 8] = [
     "168.63.129.16",
 ];
 
+/// Whether this is how a connection ends that was turned away: by the reason, or by the reset that follows it where
+/// the box's kernel was still busy with the socket. A denial tells it from a closed port.
+pub(crate) fn turned_away(said: &str) -> bool {
+    ["EHOSTUNREACH", "EACCES", "ECONNREFUSED"].contains(&said)
+}
+
 static CAME: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn role() -> ExitCode {

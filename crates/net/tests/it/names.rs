@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use sandcrate_protocol::network::DenialKind;
 
-use crate::internet::{ECHO, SERVER_FIRST, WEB};
+use crate::internet::{ECHO, SERVER_FIRST, WEB, turned_away};
 use crate::world::{TestBox, World};
 
 fn lookup(test_box: &TestBox, name: &str) -> String {
@@ -73,7 +73,7 @@ pub(crate) fn the_shown_name_must_be_allowed(world: &World) {
     }
     // Not asked for by name in this box: not bound.
     let mut other = world.open("allow web.example");
-    assert_eq!(other.connect(WEB, 80).0, "EHOSTUNREACH");
+    assert!(turned_away(&other.connect(WEB, 80).0));
     assert!(other.denials()[0].hint.contains("connect by name"));
     // Protocols without a name: by a rule that states the port only.
     let talk = |name: &str, port: u16| {
@@ -96,7 +96,7 @@ pub(crate) fn a_new_policy_holds_at_once(world: &World) {
     test_box.set_policy("public, deny 203.0.113.10");
     assert_eq!(lines.next().unwrap().unwrap(), "ConnectionResetError");
     client.wait().unwrap();
-    assert_eq!(test_box.connect(WEB, ECHO).0, "EHOSTUNREACH");
+    assert!(turned_away(&test_box.connect(WEB, ECHO).0));
     assert_eq!(test_box.denials()[0].rule, "deny 203.0.113.10");
     test_box.set_policy("off");
     assert!(lookup(&test_box, "web.example").contains("not known"));
