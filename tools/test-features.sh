@@ -6,4 +6,6 @@ for program in python3 node npm git gcc bash make perl sqlite3 uv; do
     command -v "$program" >/dev/null && features+=("$program")
 done
 [ "$(id -u)" -eq 0 ] && features+=(root)
+# Boxes can have a network where there is a tun device for them.
+[ -c /dev/net/tun ] && [ -r /dev/net/tun ] && [ -w /dev/net/tun ] && features+=(isolated-network)
 (IFS=,; echo "${features[*]}")

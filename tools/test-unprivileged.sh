@@ -26,7 +26,7 @@ as_nobody() {
     echo "as nobody: $*"
     (cd "$stage/home" && "${tun_for_all[@]}" setpriv --reuid=nobody --regid=nogroup --clear-groups \
         env -i PATH="/usr/local/bin:/usr/bin:/bin" HOME="$stage/home" TMPDIR="$stage/tmp" \
-        SANDCRATE_PROBE="$stage/bin/probe" SANDCRATE_BIN="$stage/bin/sandcrate" "$@")
+        SANDCRATE_TEST_REQUIRE="$required" SANDCRATE_PROBE="$stage/bin/probe" SANDCRATE_BIN="$stage/bin/sandcrate" "$@")
 }
 
 # Distributions let everybody open the tun device; a machine without udev lets root alone. For the tests such a machine
@@ -37,6 +37,10 @@ if [ -c /dev/net/tun ] && [ "$(($(stat -c '0%a' /dev/net/tun) & 6))" -ne 6 ]; th
     tun_for_all=(unshare --mount sh -c
         'mount -t tmpfs -o mode=755 none /dev/net && mknod -m 666 /dev/net/tun c 10 200 && exec "$@"' sh)
 fi
+
+# Where the tests have a tun device, a box without a network is a failure.
+required=box
+[ -c /dev/net/tun ] && required+=,isolated-network
 
 failed=0
 as_nobody "$stage/bin/jail" || failed=1

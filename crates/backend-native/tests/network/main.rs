@@ -47,10 +47,7 @@ fn main() -> ExitCode {
     }
     let outside = package_index::run(&arguments);
     if let Some(why) = world::missing() {
-        assert!(
-            std::env::var_os("SANDCRATE_TEST_REQUIRE").is_none(),
-            "network namespaces are required here: {why}"
-        );
+        assert!(!internet::required("isolated-network"), "`isolated-network` is required here: {why}");
         eprintln!("SKIP: needs network namespaces and a tun device: {why}");
         return outside;
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::internet::{ECHO, WEB, WEB6};
+use crate::internet::{ECHO, WEB, WEB6, required};
 use crate::stage::{Stage, Test, test};
 use crate::world::FILES;
 
@@ -45,7 +45,7 @@ async fn python_fetches_and_resolves(stage: Arc<Stage>) {
 
 async fn node_fetches(stage: Arc<Stage>) {
     if !std::path::Path::new("/usr/bin/node").exists() {
-        assert!(std::env::var_os("SANDCRATE_TEST_REQUIRE").is_none(), "node is required here");
+        assert!(!required("node"), "`node` is required here");
         eprintln!("SKIP: node_fetches: no /usr/bin/node");
         return;
     }

@@ -21,10 +21,19 @@ impl Server {
     }
 
     pub(crate) fn start_with(flags: &[&str]) -> Self {
+        Self::start_as(flags, |call| call)
+    }
+
+    /// Where nothing can be reached.
+    pub(crate) fn start_in_empty_network() -> Self {
+        Self::start_as(&[], Call::in_empty_network)
+    }
+
+    fn start_as(flags: &[&str], change: impl FnOnce(Call) -> Call) -> Self {
         let dir = tempfile::Builder::new().prefix("sandcrate-test-").tempdir().unwrap();
         let listen = format!("unix:{}", dir.path().join("s").display());
         let args: Vec<&str> = ["serve", "--listen", &listen].iter().chain(flags).copied().collect();
-        let running = sandcrate(&args).start_on(Stdio::null(), Stdio::null(), Stdio::null());
+        let running = change(sandcrate(&args)).start_on(Stdio::null(), Stdio::null(), Stdio::null());
         let mut server = Self { running, dir };
         until("the server's socket", || {
             assert!(server.running.child.try_wait().unwrap().is_none(), "the server ended: {args:?}");

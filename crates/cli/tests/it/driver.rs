@@ -126,7 +126,14 @@ impl Call {
     /// Where there is loopback and nothing else: what a box is let out to by mistake goes nowhere.
     pub(crate) fn in_empty_network(mut self) -> Self {
         let mut unshared = Command::new("unshare");
-        unshared.args(["--net", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""]);
+        let start = if rustix::process::geteuid().is_root() {
+            "ip link set lo up && exec \"$0\" \"$@\""
+        } else {
+            // An ordinary user keeps his id, and has privileges over the namespaces until loopback is there.
+            unshared.args(["--user", "--map-current-user", "--keep-caps"]);
+            "ip link set lo up && exec setpriv --ambient-caps=-all --inh-caps=-all \"$0\" \"$@\""
+        };
+        unshared.args(["--net", "sh", "-c", start]);
         unshared.arg(self.command.get_program()).args(self.command.get_args());
         unshared.env("SANDCRATE_STATE_DIR", self.state.path());
         self.command = unshared;

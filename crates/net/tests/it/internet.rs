@@ -47,6 +47,12 @@ pub(crate) fn turned_away(said: &str) -> bool {
     ["EHOSTUNREACH", "EACCES", "ECONNREFUSED"].contains(&said)
 }
 
+/// Whether this machine is supposed to have a feature, so that nothing that needs it may be skipped.
+pub(crate) fn required(feature: &str) -> bool {
+    let named = std::env::var("SANDCRATE_TEST_REQUIRE").unwrap_or_default();
+    named.split(',').any(|name| name.trim() == feature)
+}
+
 static CAME: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn role() -> ExitCode {
