@@ -176,17 +176,26 @@ class WebSocket(Connection):
         return self.server.process.pid
 
 
+def in_empty_network() -> list[str]:
+    """Runs what follows where there is loopback and nothing else: whatever is let out by mistake goes nowhere."""
+    ordinary = os.geteuid() != 0
+    user = ["--user", "--map-current-user", "--keep-caps"] if ordinary else []
+    drop = "setpriv --ambient-caps=-all --inh-caps=-all " if ordinary else ""
+    return ["unshare", *user, "--net", "sh", "-c", f'ip link set lo up && exec {drop}"$0" "$@"']
+
+
 class Stdio(Connection):
     """`sandcrate box -s` as a child, as LangBot's host starts its runtime."""
 
-    def __init__(self, root: pathlib.Path, env: dict[str, str] | None = None):
+    def __init__(self, root: pathlib.Path, env: dict[str, str] | None = None, alone: bool = False):
         root.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.state = root / "state"
         cwd = root / "server-cwd"
         cwd.mkdir(exist_ok=True)
         arguments = ["box", "-s", "--host", "127.0.0.1", "--ws-control-port", str(self.port)]
-        controller = StdioClientController(BIN, arguments, environment(self.state, env), str(cwd))
+        program, *first = [*in_empty_network(), BIN] if alone else [BIN]
+        controller = StdioClientController(program, [*first, *arguments], environment(self.state, env), str(cwd))
         super().__init__(controller, f"http://127.0.0.1:{self.port}")
 
     async def open(self) -> Stdio:
