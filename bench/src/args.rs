@@ -38,6 +38,9 @@ pub(crate) struct Options {
     /// Measure nothing else: repeat one thing for five seconds, for a profiler
     #[arg(long, value_name = "WHAT")]
     pub(crate) repeat: Option<What>,
+    /// Measure nothing but the isolated network, beside veth, pasta and slirp4netns
+    #[arg(long, conflicts_with = "repeat")]
+    pub(crate) network: bool,
     /// The `sandcrate` program [default: the one built beside this program, if any]
     #[arg(long, value_name = "PATH")]
     sandcrate: Option<PathBuf>,

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One figure. The order here is the order of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Row {
     SpawnTrue,
@@ -48,10 +48,47 @@ pub(crate) enum Row {
     WarmManyIdle,
     /// Of a server, by a client on the RPC.
     Rpc(Figure, Server),
+    /// Of a network, by the same client.
+    Network(NetworkFigure, Way),
+}
+
+/// What is measured of a network. The order here is the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NetworkFigure {
+    Out,
+    In,
+    Connect,
+    Request,
+    Rate1,
+    Rate8,
+    IdleOff,
+    IdleOn,
+}
+
+/// How packets get to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Way {
+    Veth,
+    Sandcrate,
+    Pasta,
+    Slirp,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Veth => "veth",
+            Self::Sandcrate => "sandcrate",
+            Self::Pasta => "pasta",
+            Self::Slirp => "slirp4netns",
+        })
+    }
 }
 
 /// What is measured of a server. The order here is the order of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Figure {
     Ping,
@@ -93,7 +130,7 @@ pub(crate) enum Figure {
 }
 
 /// Who is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Server {
     Sandcrate,
@@ -154,6 +191,7 @@ impl Row {
     pub(crate) fn description(self) -> Description {
         let (what, unit, basis) = match self {
             Self::Rpc(figure, server) => return figure.description(server),
+            Self::Network(figure, way) => return figure.description(way),
             Self::SpawnTrue => ("posix_spawn `true`, no sandbox", "ms", W),
             Self::SpawnShell => ("posix_spawn `sh -c true`, no sandbox", "ms", W),
             Self::FloorWarm => ("floor W: init in a box forks `true`", "ms", W),
@@ -250,5 +288,27 @@ impl Figure {
         // The reference is compared with us, not with the floor.
         let basis = if server.is_ours() { basis } else { Some((Row::Rpc(self, Server::Sandcrate), "ours")) };
         Description { what: format!("{server}: {what}"), unit, basis }
+    }
+}
+
+impl NetworkFigure {
+    fn description(self, way: Way) -> Description {
+        let (what, unit) = match self {
+            Self::Out => ("bulk data out of the box", "MB/s"),
+            Self::In => ("bulk data into the box", "MB/s"),
+            Self::Connect => ("connect", "ms"),
+            Self::Request => ("connect, 1 byte there and back, close", "ms"),
+            Self::Rate1 => ("the same, 1 caller", "1/s"),
+            Self::Rate8 => ("the same, 8 callers", "1/s"),
+            Self::IdleOff => ("an idle box without a network", "MiB"),
+            Self::IdleOn => ("an idle box with one, helper included", "MiB"),
+        };
+        let basis = match self {
+            Self::IdleOff | Self::IdleOn => None,
+            // What user-mode networks are compared with.
+            Self::Out | Self::In if way != Way::Veth => Some((Row::Network(self, Way::Pasta), "pasta")),
+            _ => Some((Row::Network(self, Way::Veth), "veth")),
+        };
+        Description { what: format!("network, {way}: {what}"), unit, basis }
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandcrate_backend::{Backend, ExecRequest, SessionId, SessionSpec};
+use sandcrate_backend::{Backend, ExecRequest, Network, SessionId, SessionSpec};
 use tokio::runtime::Runtime;
 
 use crate::args::Options;
@@ -35,7 +35,7 @@ pub(crate) fn measure(
         measured.value(Row::WarmFewIdle, warm(&native, &first, &init)?);
         std::thread::sleep(SETTLE);
         let before = Memory::of(std::process::id())?;
-        start_many(&native, options.sessions())?;
+        start_many(&native, options.sessions(), &Network::Off)?;
         std::thread::sleep(SETTLE);
         let after = Memory::of(std::process::id())?;
         let each = |mebibytes: f64| mebibytes / f64::from(options.sessions());
@@ -50,11 +50,12 @@ pub(crate) fn measure(
     Ok(())
 }
 
-fn start_many(native: &Native, count: u32) -> anyhow::Result<()> {
+pub(crate) fn start_many(native: &Native, count: u32, network: &Network) -> anyhow::Result<()> {
     let starts = (0..count)
         .map(|_| {
             let (backend, id) = (Arc::clone(&native.backend), native.next_id()?);
-            Ok(native.runtime.spawn(async move { backend.start(SessionSpec::new(id)).await }))
+            let spec = SessionSpec { network: network.clone(), ..SessionSpec::new(id) };
+            Ok(native.runtime.spawn(async move { backend.start(spec).await }))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     for start in starts {

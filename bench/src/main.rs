@@ -13,6 +13,7 @@ mod latency;
 mod measurements;
 mod memory;
 mod native;
+mod network;
 mod peers;
 mod repeat;
 mod report;
@@ -29,6 +30,7 @@ use crate::args::Options;
 use crate::floor::Floor;
 use crate::measurements::Measurements;
 use crate::server::Servers;
+use crate::targets::Verdict;
 
 fn main() -> ExitCode {
     // Before any thread exists: this program is also the launcher, and the floor's own.
@@ -36,6 +38,9 @@ fn main() -> ExitCode {
         return code;
     }
     floor::dispatch_role();
+    if let Some(code) = network::dispatch_role() {
+        return code;
+    }
     match run(&args::parse()) {
         Ok(code) => code,
         Err(error) => {
@@ -47,6 +52,13 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
+    if network::is_inside() {
+        network::run_inside(options, &runtime)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if options.network {
+        return run_network(options);
+    }
     let floor = Floor::start().context("starting the floor's own launcher")?;
     if let Some(what) = options.repeat {
         repeat::run(options, what, &runtime, &floor)?;
@@ -69,8 +81,20 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
     bulk::measure(options, &runtime, &mut measured)?;
     progress("idle sessions");
     idle::measure(options, &runtime, &floor, &mut measured)?;
-    let verdicts = targets::judge(&measured);
-    report::print(options, &measured, &verdicts)?;
+    progress("the isolated network");
+    network::measure(&mut measured)?;
+    conclude(options, &measured, &targets::judge(&measured))
+}
+
+/// That group alone, with its own targets.
+fn run_network(options: &Options) -> anyhow::Result<ExitCode> {
+    let mut measured = Measurements::default();
+    network::measure(&mut measured)?;
+    conclude(options, &measured, &targets::judge_network(&measured))
+}
+
+fn conclude(options: &Options, measured: &Measurements, verdicts: &[Verdict]) -> anyhow::Result<ExitCode> {
+    report::print(options, measured, verdicts)?;
     let missed = verdicts.iter().any(|verdict| !verdict.passed());
     Ok(if options.check && missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

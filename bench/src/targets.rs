@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::catalog::{Figure, Row, Server};
+use crate::catalog::{Figure, NetworkFigure, Row, Server, Way};
 use crate::measurements::Measurements;
 
 /// Which side of the bound is good.
@@ -70,6 +70,7 @@ pub(crate) fn judge(measured: &Measurements) -> Vec<Verdict> {
     let mut verdicts = judge_backend(measured);
     verdicts.extend(judge_server(measured));
     verdicts.extend(judge_against_reference(measured));
+    verdicts.extend(judge_network(measured));
     verdicts
 }
 
@@ -186,6 +187,25 @@ fn judge_against_reference(measured: &Measurements) -> Vec<Verdict> {
         above("against LangBot + docker: relayed MB/s", 1.2, "x", faster(docker, Figure::RelayOutput)),
     ];
     verdicts.into_iter().map(|verdict| Verdict { comparison: true, ..verdict }).collect()
+}
+
+/// The isolated network, against other user-mode networks and none.
+pub(crate) fn judge_network(measured: &Measurements) -> Vec<Verdict> {
+    let ours = |figure| Row::Network(figure, Way::Sandcrate);
+    let bulk = |figure| measured.ratio(ours(figure), Row::Network(figure, Way::Pasta));
+    let value = |row| measured.summary(row).map(|summary| summary.p50);
+    let later = |figure| Some(value(ours(figure))? - value(Row::Network(figure, Way::Veth))?);
+    let more = value(ours(NetworkFigure::IdleOn))
+        .zip(value(ours(NetworkFigure::IdleOff)))
+        .map(|(with, without)| with - without);
+    let against_pasta = |verdict| Verdict { comparison: true, ..verdict };
+    vec![
+        against_pasta(above("network: bulk data out of the box", 0.8, "pasta", bulk(NetworkFigure::Out))),
+        against_pasta(above("network: bulk data into the box", 0.8, "pasta", bulk(NetworkFigure::In))),
+        below("network: connect, over a veth's", 0.3, "ms", later(NetworkFigure::Connect)),
+        below("network: a whole request, over a veth's", 0.3, "ms", later(NetworkFigure::Request)),
+        below("network: memory of an idle box, more", 0.35, "MiB", more),
+    ]
 }
 
 #[cfg(test)]
