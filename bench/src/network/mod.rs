@@ -132,6 +132,10 @@ fn one_round(
 }
 
 fn report(figure: Figure, way: Way, outcome: &Outcome) -> anyhow::Result<()> {
+    if outcome.lost > 0 {
+        ensure!(matches!(way, Way::Pasta | Way::Slirp), "{way} lost {} bytes", outcome.lost);
+        tell(&Told::Note(format!("{way} lost {} bytes at the end of a connection", outcome.lost)))?;
+    }
     for value in &outcome.values {
         tell(&Told::Sample(Row::Network(figure, way), *value))?;
     }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::net::sockopt::set_tcp_congestion;
 use serde::{Deserialize, Serialize};
 
 /// Where the server stands: an address for documentation, which nothing else can have.
@@ -21,6 +22,9 @@ pub(super) const CLIENT: &str = "sandcrate-bench-traffic-client";
 /// Does nothing: whoever needs a namespace needs a process that has it.
 pub(super) const HOLD: &str = "sandcrate-bench-hold";
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Every socket's congestion control, whatever the machine's default: a pasta of 2023 stalls under `bbr` (it drops what
+/// it has no room for), and a peer that stalls is no measure. Any kernel has this one, for anybody.
+pub(super) const CONGESTION: &str = "reno";
 const CHUNK: usize = 256 << 10;
 /// More than there are callers.
 const ECHO_THREADS: u32 = 16;
@@ -43,6 +47,8 @@ pub(super) enum Work {
 pub(super) struct Outcome {
     pub(super) values: Vec<f64>,
     pub(super) connects: Vec<f64>,
+    /// Bytes that the network took and never delivered.
+    pub(super) lost: u64,
 }
 
 /// The exit code, in a process that was started for one of these roles.
@@ -71,10 +77,14 @@ fn wait_for_the_end() -> anyhow::Result<()> {
 }
 
 fn serve() -> anyhow::Result<()> {
-    let listen = |port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
+    let listen = |port| -> io::Result<TcpListener> {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        set_tcp_congestion(&listener, CONGESTION)?;
+        Ok(listener)
+    };
     let (sink, source, echo) = (listen(SINK)?, listen(SOURCE)?, listen(ECHO)?);
-    std::thread::spawn(move || each(&sink, swallow));
-    std::thread::spawn(move || each(&source, pour));
+    std::thread::spawn(move || each_apart(&sink, swallow));
+    std::thread::spawn(move || each_apart(&source, pour));
     for _ in 0..ECHO_THREADS {
         let echo = echo.try_clone()?;
         std::thread::spawn(move || each(&echo, answer));
@@ -89,10 +99,23 @@ fn each(listener: &TcpListener, serve: fn(TcpStream) -> io::Result<()>) {
     }
 }
 
+/// The same, each in a thread: a connection that its network has forgotten must not hold up the next.
+fn each_apart(listener: &TcpListener, serve: fn(TcpStream) -> io::Result<()>) {
+    while let Ok((stream, _)) = listener.accept() {
+        std::thread::spawn(move || serve(stream));
+    }
+}
+
+/// Says how much has come: what a network swallows is no throughput.
 fn swallow(mut stream: TcpStream) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
-    while stream.read(&mut buffer)? > 0 {}
-    stream.write_all(&[1])
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let (mut buffer, mut bytes) = (vec![0; CHUNK], 0_u64);
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return stream.write_all(&bytes.to_be_bytes()),
+            count => bytes += count as u64,
+        }
+    }
 }
 
 fn pour(mut stream: TcpStream) -> io::Result<()> {
@@ -111,7 +134,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 
 fn client(work: &str) -> anyhow::Result<()> {
     let outcome = match serde_json::from_str(work).context("the work of a client")? {
-        Work::Out(millis) => single(send(Duration::from_millis(millis))?),
+        Work::Out(millis) => send(Duration::from_millis(millis))?,
         Work::In(millis) => single(receive(Duration::from_millis(millis))?),
         Work::Requests(count) => requests(count)?,
         Work::Rate { callers, millis } => single(rate(callers, Duration::from_millis(millis))?),
@@ -121,11 +144,12 @@ fn client(work: &str) -> anyhow::Result<()> {
 }
 
 fn single(value: f64) -> Outcome {
-    Outcome { values: vec![value], connects: Vec::new() }
+    Outcome { values: vec![value], ..Outcome::default() }
 }
 
 fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&SocketAddr::from((SERVER, port)), PATIENCE)?;
+    set_tcp_congestion(&stream, CONGESTION)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
@@ -135,15 +159,17 @@ fn megabytes(bytes: u64, since: Instant) -> f64 {
     bytes as f64 / 1e6 / since.elapsed().as_secs_f64()
 }
 
-fn send(window: Duration) -> io::Result<f64> {
+fn send(window: Duration) -> io::Result<Outcome> {
     let mut stream = connect(SINK)?;
     let (chunk, mut bytes, started) = (vec![0; CHUNK], 0, Instant::now());
     while started.elapsed() < window {
         bytes += stream.write(&chunk)? as u64;
     }
     stream.shutdown(Shutdown::Write)?;
-    stream.read_exact(&mut [0])?;
-    Ok(megabytes(bytes, started))
+    let mut came = [0; 8];
+    stream.read_exact(&mut came)?;
+    let came = u64::from_be_bytes(came);
+    Ok(Outcome { lost: bytes - came, ..single(megabytes(came, started)) })
 }
 
 fn receive(window: Duration) -> io::Result<f64> {

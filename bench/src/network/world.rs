@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::traffic::{CLIENT, HOLD, Outcome, SERVE, SERVER, Work};
+use super::traffic::{CLIENT, CONGESTION, HOLD, Outcome, SERVE, SERVER, Work};
 
 const READY_LIMIT: Duration = Duration::from_secs(10);
 /// Which user a network of ordinary users runs as.
@@ -63,6 +63,8 @@ impl World {
         run("chmod 666 /dev/net/tun")?;
         let server = Running::ready(Command::new("unshare").arg("--net").arg(&program).arg(SERVE))?;
         let pid = server.pid();
+        std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", CONGESTION)
+            .context("setting the congestion control of the namespace")?;
         run("ip link set lo up")?;
         run(&format!("ip link add up0 type veth peer name down0 netns {pid}"))?;
         for command in ["addr add 198.51.100.2/24 dev down0", "link set lo up", "link set down0 up"] {
