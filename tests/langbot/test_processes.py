@@ -42,6 +42,8 @@ async def test_p1_a_new_process_of_the_same_name_replaces_the_old(box):
     await box.spawn("p1b", "sleep", old)
     info = await box.spawn("p1b", "sleep", new)
     assert (info.status.value, info.args) == ("running", [new])
+    # A start is answered before the program has replaced what started it.
+    await eventually("the new one to run", lambda: asyncio.sleep(0, processes_with(new)), bool)
     listed = (await box.sh("p1b", LIST)).stdout
     assert old not in listed and new in listed
     assert (await box.client.get_status())["managed_processes"] == 1
