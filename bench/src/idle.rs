@@ -20,7 +20,7 @@ use crate::native::Native;
 /// Memory moves with everything on the machine: the median of a few repetitions.
 const REPETITIONS: u32 = 3;
 /// Until boxes have gone to rest and what is freed later (RCU, empty cgroups) is freed.
-const SETTLE: Duration = Duration::from_millis(500);
+const SETTLE: Duration = Duration::from_secs(3);
 
 pub(crate) fn measure(
     options: &Options,

@@ -12,7 +12,7 @@ use crate::memory::Memory;
 /// Sessions asked for at once.
 const BATCH: usize = 50;
 /// Until boxes have gone to rest and what is freed later (RCU, empty cgroups) is freed.
-const SETTLE: Duration = Duration::from_secs(1);
+const SETTLE: Duration = Duration::from_secs(3);
 
 pub(super) fn measure(
     options: &Options,

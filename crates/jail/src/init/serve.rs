@@ -24,8 +24,8 @@ use crate::plan::Plan;
 const IDLE_CGROUPS: usize = 4;
 
 /// When nothing has been asked for so long, what is kept ready for the next command is given back. That command then
-/// takes a twentieth longer; most boxes are waiting for a person or a model.
-const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// takes up to a fifth longer: commands that follow each other closely must not feel it, a person does not.
+const REST: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 struct Init<'a> {
     proof: SingleThreaded,
