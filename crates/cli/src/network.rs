@@ -8,7 +8,7 @@ use crate::failure::Failure;
 #[derive(Debug, Default, Args)]
 pub(crate) struct NetworkArgs {
     /// What the box may reach: `off`; `on`, the Internet but not this host and its networks; `host`, all that the
-    /// host reaches; or a policy such as 'allow pypi.org, allow *.example.com:443' [default: off]
+    /// host reaches; or a policy such as 'allow index.example.org, allow *.example.com:443' [default: off]
     #[arg(long, value_name = "off|on|host|POLICY")]
     network: Option<String>,
 
@@ -80,7 +80,7 @@ impl NetworkArgs {
 pub(crate) fn parse(text: &str) -> anyhow::Result<NetworkRequest> {
     text.parse().map_err(|error| {
         Failure::invalid(format!("--network {text}: {error}"))
-            .hint("`off`, `on`, `host`, or a policy: 'public, deny ads.example', 'allow pypi.org:443, allow 192.0.2.0/24'")
+            .hint("`off`, `on`, `host`, or a policy: 'public, deny ads.example', 'allow index.example.org:443, allow 192.0.2.0/24'")
             .into()
     })
 }

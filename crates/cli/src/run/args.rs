@@ -20,7 +20,7 @@ Examples:
   sandcrate run -it --timeout 0 -- bash                 a shell on a terminal, without a time limit
   sandcrate run -o json -m 1G -c 2 -- ./solve | jq .usage
   sandcrate run --network on -- curl -s https://example.com
-  sandcrate run --allow-net pypi.org --allow-net files.pythonhosted.org -- pip install --user flask
+  sandcrate run --allow-net index.example.org --allow-net files.example.org -- pip install --user flask
   sandcrate run -p 8080:80 --timeout 0 -- python3 -m http.server 80
   sandcrate run --require memory,pids,seccomp -- ./x    fail where one of these cannot be enforced
 

@@ -30,7 +30,7 @@ Examples:
   sandcrate session create work -v .:/workspace            the current directory, read-write
   sandcrate session create notes --persistent --label user=42
   sandcrate session create web --network on -p 8080:80     the Internet, and a port of the box
-  sandcrate session create pip --allow-net pypi.org --allow-net files.pythonhosted.org
+  sandcrate session create pip --allow-net index.example.org --allow-net files.example.org
 
 A session of that name that fits is given back; one that does not is an error. Flags that are left
 out take the server's defaults: 512M of memory, 1 CPU, 128 processes, no network, a read-only root.

@@ -18,7 +18,7 @@ use crate::network;
 #[command(after_help = "\
 Examples:
   sandcrate session network demo
-  sandcrate session network demo 'allow pypi.org, allow files.pythonhosted.org'
+  sandcrate session network demo 'allow index.example.org, allow files.example.org'
   sandcrate session network demo off
 
 A change is in force at once: connections that no longer pass are reset. From `off` to a network, or to
