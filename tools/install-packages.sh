@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 programs=(python3:python3 pip3:python3-pip git:git gcc:gcc make:make perl:perl node:nodejs npm:npm bwrap:bubblewrap
     mke2fs:e2fsprogs setsid:util-linux ps:procps su:util-linux jq:jq strip:binutils curl:curl ip:iproute2
-    openssl:openssl)
+    openssl:openssl dockerd:docker.io podman:podman runc:runc conmon:conmon busybox:busybox-static)
 
 missing=()
 for pair in "${programs[@]}"; do

@@ -17,6 +17,7 @@ install -d -o nobody "$stage/home" "$stage/tmp"
 RUSTFLAGS='-C target-feature=+crt-static' cargo build -q -p sandcrate-probe --target-dir "$target/probe"
 install -m 755 "$target/probe/debug/probe" "$stage/bin/probe"
 install -m 755 "$(tools/built-program.sh jail lib sandcrate_jail true)" "$stage/bin/jail"
+install -m 755 "$(tools/built-program.sh image lib sandcrate_image true)" "$stage/bin/image"
 install -m 755 "$(tools/built-program.sh backend-native test it true)" "$stage/bin/native"
 install -m 755 "$(tools/built-program.sh backend-native test network true)" "$stage/bin/network"
 install -m 755 "$(tools/built-program.sh cli test it true)" "$stage/bin/cli"
@@ -44,6 +45,7 @@ required=box
 
 failed=0
 as_nobody "$stage/bin/jail" || failed=1
+as_nobody "$stage/bin/image" || failed=1
 as_nobody "$stage/bin/native" || failed=1
 as_nobody "$stage/bin/network" || failed=1
 as_nobody "$stage/bin/cli" --skip layers:: --skip sizes:: --skip unsafe_code:: || failed=1

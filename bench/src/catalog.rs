@@ -15,6 +15,7 @@ pub(crate) enum Row {
     FloorWarmShell,
     FloorCold,
     FloorColdStatic,
+    FloorCold50P99,
     WarmShell,
     WarmTrue,
     ColdCreate,
@@ -137,6 +138,8 @@ pub(crate) enum Server {
     SandcrateNoPool,
     /// Told to keep more boxes than any burst here takes.
     SandcratePool64,
+    /// With its boxes on the daemon that the reference has its own on.
+    SandcrateDocker,
     /// LangBot's runtime where it has no backend.
     Reference,
     ReferenceNsjail,
@@ -169,6 +172,7 @@ impl fmt::Display for Server {
             Self::Sandcrate => "sandcrate serve",
             Self::SandcrateNoPool => "sandcrate serve, no pool",
             Self::SandcratePool64 => "sandcrate serve, pool of 64",
+            Self::SandcrateDocker => "sandcrate serve, docker",
             Self::Reference => "LangBot's runtime",
             Self::ReferenceNsjail => "LangBot's runtime, nsjail",
             Self::ReferenceDocker => "LangBot's runtime, docker",
@@ -199,6 +203,7 @@ impl Row {
             Self::FloorWarmShell => ("  the same, `sh -c true`", "ms", W),
             Self::FloorCold => ("floor C: clone3, 4 mounts, seccomp, `true`", "ms", C),
             Self::FloorColdStatic => ("  the same, a static `true`", "ms", C),
+            Self::FloorCold50P99 => ("  the same, 50 at once, p99", "ms", C),
             Self::WarmShell => ("sandcrate: warm exec `sh -c true`", "ms", W),
             Self::WarmTrue => ("sandcrate: warm exec `true`", "ms", W),
             Self::ColdCreate => ("sandcrate: create alone, no pool", "ms", C),

@@ -26,6 +26,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The same for a pool that a burst has emptied.
 pub(crate) const LONG_PAUSE: Duration = Duration::from_millis(500);
 
+/// Sessions wanted at the same moment, and how often in a round.
+const CROWD: usize = 50;
+const BURSTS: u32 = 4;
+
 /// Takes one sample of everything it measures.
 type Sample<'a> = dyn FnMut(&mut Measurements) -> anyhow::Result<()> + 'a;
 
@@ -77,12 +81,15 @@ pub(crate) fn measure(
     for subject in subjects.iter().filter(|subject| subject.server != Server::SandcratePool64) {
         variants.extend(servers(subject)?);
     }
+    let crowd = (0..CROWD).map(|_| Floor::start()).collect::<Result<Vec<_>, _>>();
+    let crowd = crowd.context("starting the floor's launchers")?;
     for round in 0..options.rounds() {
         for _ in 0..options.turns() {
             for variant in &mut variants {
                 variant.turn(measured)?;
             }
         }
+        floor_burst(&crowd, measured)?;
         for subject in subjects.iter().filter(|subject| subject.server.meets_bursts()) {
             burst(subject, round, measured)?;
         }
@@ -195,17 +202,39 @@ fn servers(subject: &Subject) -> anyhow::Result<Vec<Variant<'_>>> {
     Ok(variants)
 }
 
-/// How long a session takes when 50 clients want one at the same moment.
+/// How long a bare box takes when so many are wanted at the same moment, each from a launcher of its own.
+fn floor_burst(crowd: &[Floor], measured: &mut Measurements) -> anyhow::Result<()> {
+    let start = std::sync::Barrier::new(crowd.len());
+    let mut times = Vec::new();
+    for _ in 0..BURSTS {
+        std::thread::sleep(PAUSE);
+        std::thread::scope(|scope| {
+            let one = |floor: &Floor| {
+                start.wait();
+                floor.cold(Payload::True)
+            };
+            let threads: Vec<_> = crowd.iter().map(|floor| scope.spawn(move || one(floor))).collect();
+            for thread in threads {
+                let time = thread.join().map_err(|_| anyhow::anyhow!("a caller of the floor panicked"))??;
+                times.push(time.as_secs_f64() * 1000.0);
+            }
+            anyhow::Ok(())
+        })?;
+    }
+    measured.value(Row::FloorCold50P99, percentile(&times, 0.99));
+    Ok(())
+}
+
+/// How long a session takes when so many clients want one at the same moment.
 fn burst(subject: &Subject, round: u32, measured: &mut Measurements) -> anyhow::Result<()> {
-    const CLIENTS: usize = 50;
     // The reference makes one after the other; that is slow enough to see once.
     let bursts = match subject.server {
-        server if server.is_ours() => 4,
+        server if server.is_ours() => BURSTS,
         server if server.has_boxes() && round == 0 => 1,
         _ => return Ok(()),
     };
     let pause = if subject.server == Server::SandcratePool64 { LONG_PAUSE } else { PAUSE };
-    let mut callers = subject.callers(CLIENTS)?;
+    let mut callers = subject.callers(CROWD)?;
     let mut times = Vec::new();
     for _ in 0..bursts {
         std::thread::sleep(pause);

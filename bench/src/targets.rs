@@ -174,6 +174,8 @@ fn judge_against_reference(measured: &Measurements) -> Vec<Verdict> {
         |server, figure| measured.ratio(Row::Rpc(figure, server), Row::Rpc(figure, Server::Sandcrate));
     let faster = |server, figure| slower(server, figure).map(|ratio| 1.0 / ratio);
     let (nsjail, docker) = (Server::ReferenceNsjail, Server::ReferenceDocker);
+    let on_docker =
+        |figure| measured.ratio(Row::Rpc(figure, docker), Row::Rpc(figure, Server::SandcrateDocker));
     let verdicts = [
         above("against LangBot + nsjail: warm exec", 8.0, "x", slower(nsjail, Figure::Warm)),
         above("against LangBot + nsjail: cold", 3.0, "x", slower(nsjail, Figure::Cold)),
@@ -185,6 +187,8 @@ fn judge_against_reference(measured: &Measurements) -> Vec<Verdict> {
         above("against LangBot + docker: exec/s, 32 clients", 120.0, "x", faster(docker, Figure::Rate32)),
         below("against LangBot + docker: relayed line", 1.0, "x", faster(docker, Figure::RelayRoundTrip)),
         above("against LangBot + docker: relayed MB/s", 1.2, "x", faster(docker, Figure::RelayOutput)),
+        above("docker against LangBot + docker: warm exec", 2.0, "x", on_docker(Figure::Warm)),
+        above("docker against LangBot + docker: 100 sessions at once", 3.0, "x", on_docker(Figure::AtOnce)),
     ];
     verdicts.into_iter().map(|verdict| Verdict { comparison: true, ..verdict }).collect()
 }

@@ -25,6 +25,9 @@ from langbot_plugin.runtime.io.controllers.ws.client import WebSocketClientContr
 from langbot_plugin.runtime.io.handler import Handler
 
 BIN = os.environ["SANDCRATE_BIN"]
+# The container engine that boxes are made on, where `engine.py` runs us; else they are native.
+ENGINE = os.environ.get("ENGINE_UNDER_TEST")
+BACKEND = ENGINE or "native"
 # Long enough for a loaded machine; whatever takes longer hangs.
 PATIENCE = 30.0
 MIB = 1 << 20
@@ -42,7 +45,8 @@ def environment(state: pathlib.Path, extra: dict[str, str] | None = None) -> dic
     """The caller's environment without anything that configures us or LangBot, and what this server is told."""
     foreign = ("SANDCRATE_", "LANGBOT_BOX_", "BOX__", "E2B_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    return kept | {"SANDCRATE_STATE_DIR": str(state)} | (extra or {})
+    chosen = {"SANDCRATE__RUNTIME__BACKEND": ENGINE} if ENGINE else {}
+    return kept | {"SANDCRATE_STATE_DIR": str(state)} | chosen | (extra or {})
 
 
 class Server:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Proves the wire with LangBot's own code: its Box client 0.4.2 and its host 4.10.1, unmodified, against our server.
+# Proves the wire with LangBot's own code, unmodified, against our server: its Box client 0.4.2 and its host 4.10.1, and
+# a client of each later dialect; with native boxes and then, the first of them, with those of container engines.
 #
 #   run.sh BIN [pytest arguments]
 #
@@ -14,16 +15,17 @@ shift
 export SANDCRATE_BIN
 venvs=$(realpath -m -- "${SANDCRATE_VENVS:-${CARGO_TARGET_DIR:-$here/../../target}/langbot-venvs}")
 
-# Prints the interpreter of the environment for a list of versions; makes it when it is not there.
+# Prints the interpreter of the environment for a list of versions and perhaps one package more; makes it when it is
+# not there.
 environment() {
-    local list=$1 dir new
-    dir=$venvs/$(basename "$list" .txt)-$( (python3 --version && cat "$list") | sha256sum | cut -c1-16)
+    local list=$1 more=${2:-} dir
+    dir=$venvs/$(basename "$list" .txt)-$( (python3 --version && cat "$list" && printf %s "$more") | sha256sum | cut -c1-16)
     if [[ ! -x $dir/bin/python || ! -e $dir/complete ]]; then
         mkdir -p "$venvs"
         rm -rf "$dir"
         # `python3 -m venv` writes its own path into what it makes, so it is made in place and marked when done.
         python3 -m venv "$dir" >&2
-        "$dir/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$list" >&2
+        "$dir/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$list" ${more:+"$more"} >&2
         touch "$dir/complete"
     fi
     echo "$dir/bin/python"
@@ -46,6 +48,26 @@ pytest() {
     [[ $code -eq 0 || $code -eq 5 ]] || failed=1
 }
 export PYTHONDONTWRITEBYTECODE=1
-pytest "$client" "$here" --ignore "$here/test_host.py" "$@"
+pytest "$client" "$here" --ignore "$here/test_host.py" --ignore "$here/test_versions.py" "$@"
 pytest "$host" "$here/test_host.py" "$@"
+for version in 0.4.13 0.5.8 0.7.11 0.7.18; do
+    pytest "$(environment "$here/requirements-newer.txt" "langbot-plugin==$version")" "$here/test_versions.py" "$@"
+done
+
+# The same client with boxes on container engines: one transport, and what is the backend's to do. Not what asks for no
+# backend at all, nor for a hard quota, which engines do not have.
+on_engines='ws and not (no_backend or unavailable or quota or orphan)'
+for engine in docker podman; do
+    if [[ $EUID -ne 0 ]]; then
+        echo "SKIP: $engine: its daemon needs root"
+    elif ! command -v "${engine/docker/dockerd}" >/dev/null; then
+        [[ ,${SANDCRATE_TEST_REQUIRE:-}, != *,"$engine",* ]] || { echo "$engine is required here but not installed" >&2; failed=1; }
+        echo "SKIP: $engine is not installed"
+    else
+        echo "on $engine:"
+        "$client" "$here/engine.py" "$engine" "$client" -m pytest -q -p no:cacheprovider -c "$here/pytest.ini" \
+            --basetemp "$work/pytest-$engine" -k "$on_engines" \
+            "$here/test_client.py" "$here/test_processes.py" "$here/test_sessions.py" || failed=1
+    fi
+done
 exit "$failed"

@@ -7,7 +7,7 @@ import asyncio
 import datetime
 
 import pytest
-from harness import mark, processes_with
+from harness import BACKEND, mark, processes_with
 from langbot_plugin.box.errors import (
     BoxBackendUnavailableError,
     BoxManagedProcessNotFoundError,
@@ -51,7 +51,7 @@ async def test_24_box_runtime_rejects_resource_limit_conflict_in_same_session(bo
 
 
 async def test_43_runtime_get_status_reports_backend_and_sessions(box):
-    expected = {"backend": {"name": "native", "available": True}, "active_sessions": 0, "managed_processes": 0,
+    expected = {"backend": {"name": BACKEND, "available": True}, "active_sessions": 0, "managed_processes": 0,
                 "session_ttl_sec": 300}
     assert await box.client.get_status() == expected
     await box.sh("counted", "true")
@@ -62,7 +62,7 @@ async def test_44_runtime_get_sessions_returns_session_info(box):
     await box.sh("listed", "true", image=IMAGE, memory_mb=256, cpus=0.5)
     [info] = await box.client.get_sessions()
     assert list(info) == INFO_KEYS
-    assert info["session_id"] == "listed" and info["image"] == IMAGE and info["backend_name"] == "native"
+    assert info["session_id"] == "listed" and info["image"] == IMAGE and info["backend_name"] == BACKEND
     assert (info["memory_mb"], info["cpus"], info["network"], info["persistent"]) == (256, 0.5, "off", False)
     created, used = (datetime.datetime.fromisoformat(info[key]) for key in ("created_at", "last_used_at"))
     age = datetime.datetime.now(datetime.timezone.utc) - created
@@ -81,7 +81,7 @@ async def test_45_runtime_get_backend_info_when_no_backend(connect):
 
 async def test_49_rpc_client_execute(box):
     result = await box.sh("exec", "echo out; echo err >&2; exit 3")
-    assert (result.session_id, result.backend_name, result.status.value) == ("exec", "native", "completed")
+    assert (result.session_id, result.backend_name, result.status.value) == ("exec", BACKEND, "completed")
     assert (result.exit_code, result.stdout, result.stderr) == (3, "out", "err")
     assert 0 <= result.duration_ms < 10_000
 
@@ -101,7 +101,7 @@ async def test_51_rpc_client_get_status(box):
 
 
 async def test_52_rpc_client_get_backend_info(box):
-    assert await box.client.get_backend_info() == {"name": "native", "available": True}
+    assert await box.client.get_backend_info() == {"name": BACKEND, "available": True}
 
 
 async def test_53_rpc_client_delete_session(box):
@@ -121,7 +121,7 @@ async def test_54_rpc_client_delete_session_raises_not_found(box):
 async def test_55_rpc_client_create_session(box):
     info = await box.create("made", image=IMAGE)
     assert list(info) == INFO_KEYS
-    assert (info["session_id"], info["backend_name"]) == ("made", "native")
+    assert (info["session_id"], info["backend_name"]) == ("made", BACKEND)
     assert (await box.create("made", image=IMAGE))["backend_session_id"] == info["backend_session_id"]
 
 

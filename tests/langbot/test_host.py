@@ -256,3 +256,15 @@ async def test_the_host_launches_us_over_stdio(host_cwd, tmp_path, monkeypatch):
         process = connector._subprocess
         connector.dispose()
         assert await asyncio.wait_for(process.wait(), PATIENCE) == 0, "terminated, it ends well"
+
+
+async def test_skills_live_in_the_host_s_own_directory(service, host_cwd):
+    """The host computes the same directory; where files are shared it drops skills whose directory it does not see."""
+    host = await service()
+    made = await host.create_skill({"name": "tool", "instructions": "Use it.\n"})
+    assert pathlib.Path(made["package_root"]) == (host_cwd / "data/box/skills/tool").resolve()
+    assert [skill["name"] for skill in await host.list_skills()] == ["tool"]
+    await host.write_skill_file("tool", "run.sh", "echo from the skill\n")
+    assert (host_cwd / "data/box/skills/tool/run.sh").read_text() == "echo from the skill\n"
+    await host.delete_skill("tool")
+    assert await host.list_skills() == []

@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from harness import MIB, PATIENCE, eventually, gone, mark, processes_with
+from harness import BACKEND, MIB, PATIENCE, eventually, gone, mark, processes_with
 from langbot_plugin.box.errors import BoxError, BoxSessionNotFoundError, BoxValidationError
 
 SHIPPED = {
@@ -109,7 +109,7 @@ async def test_l11_init_is_idempotent_and_tolerant(box):
     await box.client.init({"backend": None, "local": {"host_root": None, "allowed_mount_roots": None, "image": None}})
     await box.client.init({"local": {"allowed_mount_roots": "/tmp/a, /tmp/b"}})
     assert (await box.sh("alive", "cat /tmp/f")).stdout == "kept"
-    assert await box.client.get_backend_info() == {"name": "native", "available": True}
+    assert await box.client.get_backend_info() == {"name": BACKEND, "available": True}
 
 
 async def test_init_never_opens_what_must_stay_closed(box):

@@ -106,6 +106,17 @@ impl Servers {
     fn add_references(&mut self, measured: &mut Measurements) -> anyhow::Result<()> {
         let (found, absent) = reference::find()?;
         absent.into_iter().for_each(|why| measured.note(why));
+        // Ours on the same daemon, of the same image.
+        let docker = found.iter().find(|reference| reference.server == Server::ReferenceDocker);
+        if let (Some(ours), Some(docker)) = (self.ours(), docker) {
+            let mut recipe = ours.recipe.clone();
+            recipe.environment.push(("SANDCRATE__RUNTIME__BACKEND", OsString::from("docker")));
+            let entry = Entry { server: Server::SandcrateDocker, recipe, image: docker.image.clone() };
+            match self.try_out(&entry) {
+                Ok(()) => self.entries.push(entry),
+                Err(error) => measured.note(format!("{}: absent, {error:#}", Server::SandcrateDocker)),
+            }
+        }
         let alone = self.entries.len();
         for Reference { server, recipe, image } in found {
             let entry = Entry { server, recipe, image };

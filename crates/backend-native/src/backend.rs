@@ -1,6 +1,7 @@
 //! The native backend: sessions on `jail`.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -9,9 +10,10 @@ use std::time::Instant;
 use async_trait::async_trait;
 use rustix::process::getpid;
 use sandcrate_backend::{
-    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, Isolation, Network,
-    NetworkReport, SessionId, SessionInfo, SessionSpec, SweepReport,
+    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, ImageInfo,
+    ImageRemoval, Isolation, Network, NetworkReport, SessionId, SessionInfo, SessionSpec, SweepReport,
 };
+use sandcrate_driver::{LiveBox, Networks, Source, check_tun_device, lock, not_isolated, open_source};
 use sandcrate_jail::NetworkMode;
 use sandcrate_jail::identity::IdMapping;
 use sandcrate_jail::message::LauncherConfig;
@@ -19,15 +21,13 @@ use sandcrate_protocol::{Control, Enforcement};
 use tokio::task::JoinSet;
 
 use crate::NAME;
-use crate::boxes::Pool;
+use crate::boxes::{AskedBox, NascentBox, Pool};
 use crate::config::NativeConfig;
+use crate::images::{self, RootImage};
 use crate::instance::{self, Instance};
-use crate::launcher::{Launcher, lock};
-use crate::network::{Networks, not_isolated};
+use crate::launcher::Launcher;
 use crate::session::{Ingredients, Session, network_mode, plan};
-use crate::sources::{Source, open_source};
 use crate::storage::Storage;
-use crate::{exec, files};
 
 /// Boxes made by Sandcrate itself.
 #[derive(Debug)]
@@ -39,16 +39,31 @@ pub struct NativeBackend {
     networks: Networks,
     sessions: Mutex<HashMap<SessionId, Slot>>,
     next_storage: std::sync::atomic::AtomicU64,
+    importing: Arc<tokio::sync::Semaphore>,
     /// The pool's filler and the sweep at the start.
     tasks: Mutex<JoinSet<()>>,
     /// Last: its directory goes when everything else is gone.
     instance: Instance,
 }
 
+/// What a box leaves to the next of its session.
+#[derive(Debug)]
+struct Earlier {
+    /// Until the next has it.
+    storage: Option<Storage>,
+    /// What it was made of, and as the session called it.
+    image: RootImage,
+    image_asked: Option<String>,
+    /// Only this one can show the files.
+    launcher: Arc<Launcher>,
+}
+
 #[derive(Debug)]
 enum Slot {
     Starting,
     Live(Arc<Session>),
+    /// A box was ended and the next could not be made: the files wait for one, or for the end of the session.
+    Left(Box<Earlier>),
 }
 
 impl NativeBackend {
@@ -62,19 +77,23 @@ impl NativeBackend {
         })?;
         let launcher = Arc::new(spawn_launcher(&config, &instance)?);
         let mut tasks = JoinSet::new();
-        let state_dir = config.state_dir.clone();
+        let (state_dir, images) = (config.state_dir.clone(), config.image_store());
         tasks.spawn_blocking(move || {
             if let Err(error) = instance::sweep(&state_dir) {
                 tracing::warn!(%error, "what dead instances left cannot be removed");
+            }
+            if let Err(error) = images.sweep() {
+                tracing::warn!(%error, "what is left of images cannot be removed");
             }
         });
         let backend = Self {
             mapping: IdMapping::for_this_user(),
             launcher: Mutex::new(launcher),
             pool: Arc::new(Pool::new(config.pool)),
-            networks: Networks::new(config.launcher.clone()),
+            networks: Networks::new(NAME, config.launcher.clone()),
             sessions: Mutex::default(),
             next_storage: std::sync::atomic::AtomicU64::new(1),
+            importing: Arc::new(tokio::sync::Semaphore::new(1)),
             tasks: Mutex::new(tasks),
             instance,
             config,
@@ -125,7 +144,7 @@ impl NativeBackend {
     async fn start_session(
         &self,
         spec: SessionSpec,
-        earlier: Option<Storage>,
+        earlier: Option<&mut Earlier>,
     ) -> Result<(Arc<Session>, SessionInfo), BackendError> {
         let started = Instant::now();
         let launcher = self.launcher()?;
@@ -135,32 +154,85 @@ impl NativeBackend {
             isolation.policy.check_against(&isolation.grants)?;
             self.networks.wake();
         }
+        // The files may lie over the image they were made with, which may have been replaced since.
+        let image = match &earlier {
+            Some(earlier) if earlier.image_asked == spec.image => earlier.image.clone(),
+            _ => self.resolve_image(spec.image.as_deref()).await?,
+        };
         let sources = self.open_sources(&spec).await?;
         let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("box-{number}");
-        let plan = plan(&spec, self.mapping, &sources, &common)?;
+        let plan = plan(&spec, self.mapping, &image, &sources, &common)?;
         let shelf = launcher.shelf()?;
+        // The pool's boxes are made of the host's template.
+        let poolable = network.has_own_namespace() && image.held().is_none();
+        // Asked for first: the launcher works on it while the storage is made here.
+        let asked = match poolable.then(|| self.pool.take(&launcher)).flatten() {
+            Some(ready) => AskedBox::Ready(ready),
+            None => AskedBox::Nascent(NascentBox::ask(Arc::clone(&launcher), network, image.held()).await?),
+        };
+        let mut fresh;
+        // An earlier one stays with its owner until the box has it.
         let storage = match (earlier, &spec.storage) {
-            (Some(storage), _) => storage,
-            (None, Some(kept)) => Storage::keep(&shelf, &name, kept, spec.limits.disk).await?,
-            (None, None) => Storage::create(&shelf, &name, spec.limits.disk).await?,
+            (Some(earlier), _) => {
+                if let Some(storage) = &mut earlier.storage {
+                    storage.again().await?;
+                }
+                &mut earlier.storage
+            }
+            (None, Some(kept)) => {
+                fresh = Some(Storage::keep(&shelf, &name, kept, spec.limits.disk).await?);
+                &mut fresh
+            }
+            (None, None) => {
+                fresh = Some(Storage::create(&shelf, &name, spec.limits.disk).await?);
+                &mut fresh
+            }
         };
         let backend_id = format!("{}-{name}", self.instance.name);
         let made =
-            Ingredients { spec, mapping: self.mapping, sources, storage, common, plan, backend_id, started };
-        let ready = if network.has_own_namespace() { self.pool.take(&launcher) } else { None };
-        Session::start(made, launcher, ready, &self.networks).await
+            Ingredients { spec, image, mapping: self.mapping, sources, common, plan, backend_id, started };
+        Session::start(made, storage, &launcher, asked, &self.networks).await
     }
 
     /// Makes a box for an id that is reserved.
-    async fn occupy(&self, spec: SessionSpec, earlier: Option<Storage>) -> Result<SessionInfo, BackendError> {
+    async fn occupy(
+        &self,
+        spec: SessionSpec,
+        mut reservation: Reservation<'_>,
+    ) -> Result<SessionInfo, BackendError> {
         let id = spec.id.clone();
-        let started = self.start_session(spec, earlier).await;
+        let started = self.start_session(spec, reservation.left.as_deref_mut()).await;
         // Whatever became of it, it may have taken a box.
         self.fill_pool();
         let (session, info) = started?;
         lock(&self.sessions).insert(id, Slot::Live(session));
+        reservation.kept = true;
         Ok(info)
+    }
+
+    /// Off the async threads, unless there is nothing to look for.
+    async fn resolve_image(&self, asked: Option<&str>) -> Result<RootImage, BackendError> {
+        let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(RootImage::Host) };
+        let (config, asked) = (self.config.clone(), asked.to_owned());
+        blocking("finding the image", move || RootImage::resolve(&config, Some(&asked))).await
+    }
+
+    /// Everything that can be known of a restart before the old box is ended.
+    async fn check(&self, spec: &SessionSpec, old: &Session) -> Result<(), BackendError> {
+        let common = self.launcher()?.ready().await?;
+        old.can_be_made_again()?;
+        if let Network::Isolated(isolation) = &spec.network {
+            isolation.policy.check_against(&isolation.grants)?;
+            check_tun_device()?;
+        }
+        let image = if spec.image == old.image_asked {
+            old.image.clone()
+        } else {
+            self.resolve_image(spec.image.as_deref()).await?
+        };
+        let sources = self.open_sources(spec).await?;
+        plan(spec, self.mapping, &image, &sources, &common).map(drop)
     }
 
     /// Off the async threads: a check may have to walk a directory.
@@ -179,6 +251,30 @@ impl NativeBackend {
     }
 }
 
+/// Ends what a session has, and removes its files.
+async fn end(there: Option<Slot>) -> Result<(), BackendError> {
+    match there {
+        Some(Slot::Live(session)) => session.stop().await,
+        Some(Slot::Left(mut left)) => match left.storage.take() {
+            Some(storage) => storage
+                .remove()
+                .await
+                .map_err(|error| BackendError::failed("removing the session's files", error)),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Off the async threads.
+async fn blocking<T: Send + 'static>(
+    step: &str,
+    work: impl FnOnce() -> Result<T, BackendError> + Send + 'static,
+) -> Result<T, BackendError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(BackendError::failed(step, std::io::Error::other(error))))
+}
+
 fn spawn_launcher(config: &NativeConfig, instance: &Instance) -> Result<Launcher, BackendError> {
     let directory = instance
         .launcher_directory()
@@ -192,18 +288,23 @@ fn spawn_launcher(config: &NativeConfig, instance: &Instance) -> Result<Launcher
     Launcher::spawn(&config.launcher, &config_message)
 }
 
-/// Frees a reserved id when a start fails or is cancelled.
+/// Frees a reserved id when a start fails or is cancelled. Files that an earlier box left are kept under it.
 struct Reservation<'a> {
     sessions: &'a Mutex<HashMap<SessionId, Slot>>,
     id: SessionId,
+    left: Option<Box<Earlier>>,
     kept: bool,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if !self.kept {
-            lock(self.sessions).remove(&self.id);
+        if self.kept {
+            return;
         }
+        match self.left.take().filter(|left| left.storage.is_some()) {
+            Some(left) => lock(self.sessions).insert(self.id.clone(), Slot::Left(left)),
+            None => lock(self.sessions).remove(&self.id),
+        };
     }
 }
 
@@ -237,36 +338,44 @@ impl Backend for NativeBackend {
     async fn start(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
         spec.validate()?;
         let id = spec.id.clone();
+        let launcher = self.launcher()?;
         let mut reservation = {
             let mut sessions = lock(&self.sessions);
-            if sessions.contains_key(&id) {
-                return Err(BackendError::SessionExists { session: id });
-            }
+            let left = match sessions.remove(&id) {
+                None => None,
+                Some(Slot::Left(left)) => Some(left),
+                Some(there) => {
+                    sessions.insert(id.clone(), there);
+                    return Err(BackendError::SessionExists { session: id });
+                }
+            };
             sessions.insert(id.clone(), Slot::Starting);
-            Reservation { sessions: &self.sessions, id: id.clone(), kept: false }
+            Reservation { sessions: &self.sessions, id, left, kept: false }
         };
-        let info = self.occupy(spec, None).await?;
-        reservation.kept = true;
-        Ok(info)
+        if reservation.left.as_ref().is_some_and(|left| !Arc::ptr_eq(&left.launcher, &launcher)) {
+            // Nobody can show these any more.
+            reservation.left = None;
+        }
+        self.occupy(spec, reservation).await
     }
 
     async fn exec(&self, session: &SessionId, request: ExecRequest) -> Result<Execution, BackendError> {
-        exec::exec(&self.session(session)?, request).await
+        sandcrate_driver::exec(&self.session(session)?, request).await
     }
 
     async fn files(&self, session: &SessionId, request: FileRequest) -> Result<FileReply, BackendError> {
-        files::perform(&self.session(session)?, request).await
+        sandcrate_driver::perform(&self.session(session)?, request).await
     }
 
     async fn set_network(&self, session: &SessionId, isolation: Isolation) -> Result<(), BackendError> {
         let session = self.session(session)?;
         isolation.policy.check_against(&isolation.grants)?;
-        session.network.as_ref().ok_or_else(|| not_isolated("a network policy"))?.set(isolation).await
+        session.network().ok_or_else(|| not_isolated(NAME, "a network policy"))?.set(isolation).await
     }
 
     async fn network(&self, session: &SessionId) -> Result<NetworkReport, BackendError> {
         let session = self.session(session)?;
-        Ok(session.network.as_ref().ok_or_else(|| not_isolated("a network report"))?.report().await)
+        Ok(session.network().ok_or_else(|| not_isolated(NAME, "a network report"))?.report().await)
     }
 
     async fn forward(&self, session: &SessionId, port: u16, stream: OwnedFd) -> Result<(), BackendError> {
@@ -274,7 +383,33 @@ impl Backend for NativeBackend {
         if port == 0 {
             return Err(BackendError::invalid("port", "must be from 1 to 65535"));
         }
-        session.network.as_ref().ok_or_else(|| not_isolated("a port"))?.forward(port, stream).await
+        session.network().ok_or_else(|| not_isolated(NAME, "a port"))?.forward(port, stream).await
+    }
+
+    async fn images(&self) -> Result<Vec<ImageInfo>, BackendError> {
+        let store = self.config.image_store();
+        blocking("listing images", move || images::list(&store)).await
+    }
+
+    async fn image_spool(&self) -> Result<File, BackendError> {
+        let store = self.config.image_store();
+        blocking("making a file for the image", move || images::spool(&store)).await
+    }
+
+    async fn import_image(&self, name: &str, archive: File) -> Result<ImageInfo, BackendError> {
+        let (store, name) = (self.config.image_store(), name.to_owned());
+        // One after the other: an import takes a core and the disk's time, which boxes need too.
+        let turn = Arc::clone(&self.importing).acquire_owned().await;
+        blocking("importing an image", move || {
+            let _turn = turn;
+            images::import(&store, &name, archive)
+        })
+        .await
+    }
+
+    async fn remove_image(&self, name: &str, removal: ImageRemoval) -> Result<(), BackendError> {
+        let (store, name) = (self.config.image_store(), name.to_owned());
+        blocking("removing an image", move || images::remove(&store, &name, removal)).await
     }
 
     async fn is_alive(&self, session: &SessionId) -> bool {
@@ -282,36 +417,44 @@ impl Backend for NativeBackend {
     }
 
     async fn stop(&self, session: &SessionId) -> Result<(), BackendError> {
-        let live = {
+        let there = {
             let mut sessions = lock(&self.sessions);
             match sessions.get(session) {
-                Some(Slot::Live(_)) => sessions.remove(session),
+                Some(Slot::Live(_) | Slot::Left(_)) => sessions.remove(session),
                 _ => None,
             }
         };
-        match live {
-            Some(Slot::Live(session)) => session.stop().await,
-            _ => Ok(()),
-        }
+        end(there).await
     }
 
     async fn restart(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
         spec.validate()?;
         let id = spec.id.clone();
         let old = self.session(&id)?;
+        // What would fail anyway does so while the old box still lives.
+        self.check(&spec, &old).await?;
         let mut reservation = {
-            lock(&self.sessions).insert(id.clone(), Slot::Starting);
-            Reservation { sessions: &self.sessions, id: id.clone(), kept: false }
+            let mut sessions = lock(&self.sessions);
+            match sessions.get(&id) {
+                Some(Slot::Live(live)) if Arc::ptr_eq(live, &old) => {}
+                _ => return Err(BackendError::SessionNotFound { session: id }),
+            }
+            sessions.insert(id.clone(), Slot::Starting);
+            Reservation { sessions: &self.sessions, id, left: None, kept: false }
         };
-        let mut storage = old.end_box().await?.ok_or_else(|| old.ended_error())?;
+        let storage = old.end_box().await?.ok_or_else(|| old.ended_error())?;
+        reservation.left = Some(Box::new(Earlier {
+            storage: Some(storage),
+            image: old.image.clone(),
+            image_asked: old.image_asked.clone(),
+            launcher: Arc::clone(&old.launcher),
+        }));
         if !Arc::ptr_eq(&old.launcher, &self.launcher()?) {
             // The files lie where only the launcher that is gone could show them.
+            reservation.left = None;
             return Err(old.ended_error());
         }
-        storage.again()?;
-        let info = self.occupy(spec, Some(storage)).await?;
-        reservation.kept = true;
-        Ok(info)
+        self.occupy(spec, reservation).await
     }
 
     async fn remove_storage(&self, directory: &Path) -> Result<(), BackendError> {
@@ -336,12 +479,10 @@ impl Backend for NativeBackend {
 
     async fn shutdown(&self) {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
-        for (_, slot) in sessions {
-            if let Slot::Live(session) = slot
-                && let Err(error) = session.stop().await
-            {
+        for (id, slot) in sessions {
+            if let Err(error) = end(Some(slot)).await {
                 tracing::warn!(
-                    session.id = session.id.as_str(),
+                    session.id = id.as_str(),
                     error = &error as &dyn std::error::Error,
                     "a session did not end cleanly"
                 );

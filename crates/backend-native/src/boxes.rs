@@ -3,16 +3,17 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, pidfd_send_signal};
 use sandcrate_backend::BackendError;
+use sandcrate_driver::{AsyncChannel, lock, step_failed};
+use sandcrate_image::HeldImage;
 use sandcrate_jail::cgroup::UsageReader;
 use sandcrate_jail::message::InitReply;
 use sandcrate_jail::{Channel, NetworkMode};
 
-use crate::channel::AsyncChannel;
-use crate::launcher::{Launcher, Replies, lock, step_failed, unavailable};
+use crate::launcher::{Launcher, Replies, unavailable};
 
 /// A box whose init waits for a session's plan. Dropping it ends it.
 #[derive(Debug)]
@@ -53,18 +54,22 @@ impl Drop for Life {
 #[derive(Debug)]
 pub(crate) struct NascentBox {
     launcher: Arc<Launcher>,
-    pub(crate) box_id: u64,
+    box_id: u64,
     replies: Replies,
     control: AsyncChannel,
 }
 
 impl NascentBox {
-    pub(crate) async fn ask(launcher: Arc<Launcher>, network: NetworkMode) -> Result<Self, BackendError> {
+    pub(crate) async fn ask(
+        launcher: Arc<Launcher>,
+        network: NetworkMode,
+        image: Option<&HeldImage>,
+    ) -> Result<Self, BackendError> {
         launcher.ready().await?;
         let failed = |error| BackendError::failed("making init's channel", error);
         let (ours, theirs) = Channel::pair().map_err(failed)?;
         let control = AsyncChannel::new(ours).map_err(failed)?;
-        let (box_id, replies) = launcher.prepare(network, OwnedFd::from(theirs)).await?;
+        let (box_id, replies) = launcher.prepare(network, image, OwnedFd::from(theirs)).await?;
         Ok(Self { launcher, box_id, replies, control })
     }
 
@@ -81,7 +86,7 @@ impl NascentBox {
 
 impl PreparedBox {
     pub(crate) async fn make(launcher: Arc<Launcher>, network: NetworkMode) -> Result<Self, BackendError> {
-        let born = NascentBox::ask(launcher, network).await?.born().await?;
+        let born = NascentBox::ask(launcher, network, None).await?.born().await?;
         match born.control.recv::<InitReply>().await {
             Ok(Some((InitReply::Prepared, _))) => Ok(born),
             Ok(Some((InitReply::Failed { failure }, _))) => Err(step_failed(&failure)),
@@ -90,7 +95,32 @@ impl PreparedBox {
     }
 }
 
-/// Longer than a first command takes to start.
+/// A box for a session: of the pool, or on its way. What a session needs of the launcher can be asked for right
+/// behind: it furnishes while init prepares.
+#[derive(Debug)]
+pub(crate) enum AskedBox {
+    Ready(PreparedBox),
+    Nascent(NascentBox),
+}
+
+impl AskedBox {
+    pub(crate) fn box_id(&self) -> u64 {
+        match self {
+            Self::Ready(ready) => ready.box_id,
+            Self::Nascent(nascent) => nascent.box_id,
+        }
+    }
+
+    pub(crate) async fn born(self) -> Result<PreparedBox, BackendError> {
+        match self {
+            Self::Ready(ready) => Ok(ready),
+            Self::Nascent(nascent) => nascent.born().await,
+        }
+    }
+}
+
+/// Longer than a first command takes to start. A session that took a box is about to use it, and making another
+/// takes a core: boxes are made when none has been taken for so long.
 const FILL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Boxes made ahead of time, off the path of requests.
@@ -103,6 +133,7 @@ pub(crate) struct Pool {
 #[derive(Debug, Default)]
 struct PoolState {
     ready: VecDeque<PreparedBox>,
+    taken: Option<Instant>,
     /// Being made by the one filler.
     filling: bool,
     /// Boxes are no longer wanted.
@@ -120,6 +151,7 @@ impl Pool {
         while let Some(ready) = state.ready.pop_front() {
             // Those of a launcher that died are dead too.
             if Arc::ptr_eq(&ready.launcher, launcher) && !ready.life.is_over() {
+                state.taken = Some(Instant::now());
                 return Some(ready);
             }
         }
@@ -131,8 +163,7 @@ impl Pool {
         if std::mem::replace(&mut lock(&self.state).filling, true) {
             return;
         }
-        // The session that took a box is about to use it, and making another takes a core.
-        tokio::time::sleep(FILL_PAUSE).await;
+        self.rest().await;
         // Boxes of the pool can have an isolated network or none, as the session that claims them wants: they have
         // the filters that the launcher has when it makes them.
         let policies = async {
@@ -145,6 +176,7 @@ impl Pool {
             return;
         }
         while self.wants_more() {
+            self.rest().await;
             match PreparedBox::make(Arc::clone(&launcher), NetworkMode::Isolated).await {
                 Ok(made) => lock(&self.state).ready.push_back(made),
                 Err(error) => {
@@ -158,6 +190,17 @@ impl Pool {
             }
         }
         lock(&self.state).filling = false;
+    }
+
+    /// Waits until no box has been taken for a while.
+    async fn rest(&self) {
+        loop {
+            let since = lock(&self.state).taken.map_or(FILL_PAUSE, |taken| taken.elapsed());
+            match FILL_PAUSE.checked_sub(since).filter(|left| !left.is_zero()) {
+                Some(left) => tokio::time::sleep(left).await,
+                None => return,
+            }
+        }
     }
 
     pub(crate) fn wants_filling(&self) -> bool {

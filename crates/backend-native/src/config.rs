@@ -1,6 +1,9 @@
 //! What an operator can set about the native backend.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use sandcrate_image::ImageStore;
 
 /// Configuration of the native backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +14,13 @@ pub struct NativeConfig {
     pub pool: usize,
     /// An existing cgroup to put boxes below, instead of our own.
     pub cgroup_parent: Option<String>,
+    /// The state directory that has the images, when it is another.
+    pub image_state_dir: Option<PathBuf>,
+    /// What sessions call an image, and the imported image that it is. A name that is not here may be that of an
+    /// imported image itself.
+    pub images: BTreeMap<String, String>,
+    /// Refuse a session whose image is not imported, instead of making it of the host's root.
+    pub require_image: bool,
     /// The program that is started as a launcher: any that calls [`crate::dispatch_role`] first. It is the
     /// network helper too.
     pub launcher: PathBuf,
@@ -20,12 +30,20 @@ impl NativeConfig {
     /// Overrides the state directory.
     pub const STATE_DIR_VARIABLE: &'static str = "SANDCRATE_STATE_DIR";
 
+    /// The images of this machine.
+    pub fn image_store(&self) -> ImageStore {
+        ImageStore::of_state_dir(self.image_state_dir.as_ref().unwrap_or(&self.state_dir))
+    }
+
     /// The defaults of the current user, with this very program as the launcher.
     pub fn for_this_user() -> Self {
         Self {
             state_dir: default_state_dir(),
             pool: 0,
             cgroup_parent: None,
+            image_state_dir: None,
+            images: BTreeMap::new(),
+            require_image: false,
             launcher: PathBuf::from("/proc/self/exe"),
         }
     }

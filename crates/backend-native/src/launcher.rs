@@ -5,16 +5,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sandcrate_backend::BackendError;
-use sandcrate_jail::message::{Failure, FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
+use sandcrate_driver::{AsyncChannel, lock, step_failed};
+use sandcrate_image::HeldImage;
+use sandcrate_jail::message::{FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
 use sandcrate_jail::{NetworkMode, compile_policy, spawn_launcher};
 use sandcrate_protocol::Enforcement;
 use tokio::sync::{OnceCell, mpsc, watch};
 
-use crate::channel::AsyncChannel;
+use crate::images::image_root;
 use crate::storage::Shelf;
 
 /// A box gets at most: prepared or failed, furnished or failed, gone.
@@ -94,13 +96,17 @@ impl Launcher {
     pub(crate) async fn prepare(
         &self,
         network: NetworkMode,
+        image: Option<&HeldImage>,
         control: OwnedFd,
     ) -> Result<(u64, Replies), BackendError> {
         self.ensure_policy(network).await?;
         let box_id = self.next_box.fetch_add(1, Ordering::Relaxed);
         let (sender, replies) = mpsc::channel(REPLIES_PER_BOX);
         lock(&self.boxes).insert(box_id, sender);
-        self.request(&LauncherRequest::Prepare { box_id, network }, &[control.as_fd()]).await?;
+        let mut fds = vec![control.as_fd()];
+        fds.extend(image.map(AsFd::as_fd));
+        let image = image.map(image_root);
+        self.request(&LauncherRequest::Prepare { box_id, network, image }, &fds).await?;
         Ok((box_id, Replies(replies)))
     }
 
@@ -225,15 +231,6 @@ async fn read(
     drop(tell);
 }
 
-pub(crate) fn step_failed(failure: &Failure) -> BackendError {
-    BackendError::failed(failure.step.clone(), std::io::Error::from_raw_os_error(failure.errno))
-}
-
 pub(crate) fn unavailable(why: impl Into<String>) -> BackendError {
     BackendError::Unavailable { backend: crate::NAME, why: why.into() }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nothing panics while holding one of our locks; a poisoned one is as good as any.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

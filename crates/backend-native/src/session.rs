@@ -1,93 +1,73 @@
 //! A live session: its init, what waits for it, and its end.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sandcrate_backend::{
-    BackendError, DiskLimit, MountAccess, Network, RootAccess, SessionId, SessionInfo, SessionSpec,
-    Strictness,
+    BackendError, DiskLimit, Limits, MountAccess, Network, RootAccess, SessionId, SessionInfo, SessionSpec,
+};
+use sandcrate_driver::{
+    Bound, BoxLink, BoxNetwork, Fittings, LiveBox, Networks, Source, check_tun_device, interface, lock,
+    step_failed,
 };
 use sandcrate_jail::cgroup;
 use sandcrate_jail::identity::IdMapping;
 use sandcrate_jail::message::{FurnishOrder, InitReply, InitRequest};
 use sandcrate_jail::{JailSpec, NetworkMode, Plan, PlanError, RootMode};
 use sandcrate_protocol::{Control, Enforcement, State};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 
 use crate::NAME;
-use crate::boxes::{Life, NascentBox, PreparedBox};
-use crate::channel::AsyncChannel;
-use crate::launcher::{Launcher, lock, step_failed, unavailable};
-use crate::network::{BoxNetwork, Networks, check_tun_device, interface};
-use crate::sources::Source;
+use crate::boxes::{AskedBox, Life, PreparedBox};
+use crate::images::RootImage;
+use crate::launcher::{Launcher, unavailable};
 use crate::storage::Storage;
 
-/// A command gets at most: its terminal, why it did not start, its end; a file operation its outcome.
-const REPLIES_PER_TASK: usize = 4;
 /// From SIGKILL to a gone box. Processes in uninterruptible sleep can hold it up; the launcher goes on trying.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-
-pub(crate) type InitMessage = (InitReply, Vec<OwnedFd>);
 
 /// What a session is while it lives.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) id: SessionId,
-    pub(crate) env: Vec<(String, String)>,
-    pub(crate) workdir: String,
-    pub(crate) limits: sandcrate_backend::Limits,
-    pub(crate) home: String,
-    pub(crate) host_user: Option<(u32, u32)>,
-    pub(crate) usage: cgroup::UsageReader,
+    link: BoxLink,
+    /// What its root is made of; an image stays for as long as the box.
+    pub(crate) image: RootImage,
+    /// As the session calls it.
+    pub(crate) image_asked: Option<String>,
     pub(crate) launcher: Arc<Launcher>,
-    pub(crate) box_id: u64,
-    pub(crate) life: Life,
-    /// Of an isolated network.
-    pub(crate) network: Option<Arc<BoxNetwork>>,
-    control: Arc<AsyncChannel>,
-    routes: Arc<Routes>,
-    next_task: AtomicU32,
-    /// Directories whose size has to be watched, and the bound.
-    pub(crate) accounted: Vec<Bound>,
+    box_id: u64,
+    life: Life,
     storage: Mutex<Option<Storage>>,
     replies: Mutex<Option<crate::launcher::Replies>>,
-    /// Drivers of commands; they end with the session.
-    pub(crate) tasks: Mutex<JoinSet<()>>,
-    /// Pipes that children of ended commands keep open.
-    pub(crate) drains: Arc<tokio::sync::Semaphore>,
 }
 
-/// Who waits for what init says.
-#[derive(Debug)]
-pub(crate) struct Routes {
-    waiting: Mutex<HashMap<u32, mpsc::Sender<InitMessage>>>,
-    ended: watch::Sender<bool>,
-}
+impl LiveBox for Session {
+    fn link(&self) -> &BoxLink {
+        &self.link
+    }
 
-/// Directories that together may hold so many bytes.
-#[derive(Debug, Clone)]
-pub(crate) struct Bound {
-    pub(crate) directories: Vec<PathBuf>,
-    pub(crate) bytes: u64,
-    /// Counted before and after a command too: a quota that somebody asked for.
-    pub(crate) asked: bool,
-}
+    fn end(&self) {
+        self.life.end();
+    }
 
-/// Leftover pipes drained for a session; beyond it they are closed.
-const MAX_DRAINS: usize = 64;
+    async fn freeze(&self, frozen: bool) {
+        // A launcher that is gone took the box with it.
+        let _ = self.launcher.freeze(self.box_id, frozen).await;
+    }
+
+    fn ended_error(&self) -> BackendError {
+        BackendError::SessionEnded { session: self.id().clone(), why: "its box is gone".to_owned() }
+    }
+}
 
 /// Everything a start needs that is made before a box is taken.
 #[derive(Debug)]
 pub(crate) struct Ingredients {
     pub(crate) spec: SessionSpec,
+    pub(crate) image: RootImage,
     pub(crate) mapping: IdMapping,
     pub(crate) sources: Vec<Source>,
-    pub(crate) storage: Storage,
     pub(crate) common: Enforcement,
     pub(crate) plan: Plan,
     pub(crate) backend_id: String,
@@ -103,14 +83,17 @@ pub(crate) fn network_mode(network: &Network) -> NetworkMode {
 }
 
 impl Session {
-    /// Turns a box into the session's: a prepared one, or a new one. What is said of it is the caller's to keep.
+    /// Turns a box into the session's: a prepared one, or a new one. What is said of it is the caller's to keep, and
+    /// so is the storage until there is a session that has it.
     pub(crate) async fn start(
         made: Ingredients,
-        launcher: Arc<Launcher>,
-        ready: Option<PreparedBox>,
+        stored: &mut Option<Storage>,
+        launcher: &Launcher,
+        asked: AskedBox,
         networks: &Networks,
     ) -> Result<(Arc<Self>, SessionInfo), BackendError> {
-        let Ingredients { spec, mapping, sources, mut storage, common, plan, backend_id, started } = made;
+        let Ingredients { spec, image, mapping, sources, common, plan, backend_id, started } = made;
+        let storage = stored.as_mut().ok_or_else(|| unavailable("the session's files are gone"))?;
         let mut enforcement = common;
         if plan.interface.is_some() {
             check_tun_device()?;
@@ -126,6 +109,7 @@ impl Session {
             storage_name: storage.name.clone(),
             directories: plan.storage_directories().map(str::to_owned).collect(),
             root: plan.root,
+            layered: plan.layered,
             user: plan.user,
             sources: sources.iter().map(|source| source.mount.clone()).collect(),
         };
@@ -136,18 +120,8 @@ impl Session {
             .chain(sources.iter().map(|source| &source.fd))
             .map(AsFd::as_fd)
             .collect();
-        let prepared = match ready {
-            Some(prepared) => {
-                launcher.furnish(prepared.box_id, order, &fds).await?;
-                prepared
-            }
-            None => {
-                // Both requests at once: the launcher furnishes while init prepares.
-                let nascent = NascentBox::ask(Arc::clone(&launcher), plan.network).await?;
-                launcher.furnish(nascent.box_id, order, &fds).await?;
-                nascent.born().await?
-            }
-        };
+        launcher.furnish(asked.box_id(), order, &fds).await?;
+        let prepared = asked.born().await?;
         let PreparedBox { launcher, box_id, mut replies, control, life, usage } = prepared;
         let (_, mounts) = replies.next().await?;
         let (user, home) = (plan.user, plan.home.clone());
@@ -168,16 +142,23 @@ impl Session {
                 _ => return Err(unavailable("the box's init ended while it was being configured")),
             }
         };
-        let network = attach_network(&spec.network, tun, networks, &mut enforcement).await?;
+        let network = match (&spec.network, tun) {
+            (Network::Isolated(isolation), Some(tun)) => {
+                Some(networks.attach_to(tun, isolation, &mut enforcement).await?)
+            }
+            (Network::Isolated(_), None) => return Err(unavailable("the box's init made no network device")),
+            _ => None,
+        };
         // The mount holds it from here on.
         storage.image = None;
         storage.report(&mut enforcement);
+        image.report(&mut enforcement);
         enforcement.enforced(
             Control::Cleanup,
             "the launcher ends the box when its owner is gone; a parent death signal stands behind it",
         );
-        let accounted = accounted(&spec, &storage, &sources, &mut enforcement);
-        require(&spec.strictness, &enforcement)?;
+        let accounted = accounted(&spec, storage, &sources, &mut enforcement);
+        spec.strictness.check(&enforcement)?;
         let info = SessionInfo {
             id: spec.id.clone(),
             backend: NAME,
@@ -185,77 +166,42 @@ impl Session {
             enforcement,
             start_time: started.elapsed(),
         };
-        let control = Arc::new(control);
-        let routes = Arc::new(Routes { waiting: Mutex::default(), ended: watch::channel(false).0 });
-        let mut tasks = JoinSet::new();
-        tasks.spawn(route(Arc::clone(&control), Arc::clone(&routes)));
-        let session = Self {
+        let fittings = Fittings {
+            backend: NAME,
             id: spec.id,
-            env: spec.env,
+            // What the session sets comes after what the image brings along.
+            env: [image.environment(), spec.env].concat(),
             workdir: spec.workdir,
             limits: spec.limits,
             home,
             host_user: (!mapping.is_rootless()).then(|| (mapping.host_uid(user), mapping.host_gid(user))),
             usage,
+            network,
+            accounted,
+        };
+        let session = Self {
+            link: BoxLink::new(control, fittings),
+            image,
+            image_asked: spec.image,
             launcher,
             box_id,
             life,
-            network,
-            control,
-            routes,
-            next_task: AtomicU32::new(1),
-            accounted,
-            storage: Mutex::new(Some(storage)),
+            storage: Mutex::new(stored.take()),
             replies: Mutex::new(Some(replies)),
-            tasks: Mutex::new(tasks),
-            drains: Arc::new(tokio::sync::Semaphore::new(MAX_DRAINS)),
         };
         Ok((Arc::new(session), info))
     }
 
-    /// A new task's number and where its replies arrive.
-    pub(crate) fn new_task(&self) -> (u32, mpsc::Receiver<InitMessage>) {
-        let task = self.next_task.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = mpsc::channel(REPLIES_PER_TASK);
-        if *self.routes.ended.borrow() {
-            // Dropping the sender ends the wait at once.
-            return (task, receiver);
-        }
-        lock(&self.routes.waiting).insert(task, sender);
-        (task, receiver)
+    pub(crate) fn id(&self) -> &SessionId {
+        &self.link.fittings.id
     }
 
-    pub(crate) fn forget_task(&self, task: u32) {
-        lock(&self.routes.waiting).remove(&task);
-    }
-
-    pub(crate) async fn request(
-        &self,
-        request: &InitRequest,
-        fds: &[std::os::fd::BorrowedFd<'_>],
-    ) -> Result<(), BackendError> {
-        self.control.send(request, fds).await.map_err(|_| self.ended_error())
-    }
-
-    pub(crate) fn ended_error(&self) -> BackendError {
-        BackendError::SessionEnded { session: self.id.clone(), why: "its box is gone".to_owned() }
-    }
-
-    /// The same, for a box whose kernel killed processes for memory just before.
-    pub(crate) fn out_of_memory_error(&self) -> BackendError {
-        let why = "the box ran out of memory and its init was ended; raise the memory limit".to_owned();
-        BackendError::SessionEnded { session: self.id.clone(), why }
+    pub(crate) fn network(&self) -> Option<&Arc<BoxNetwork>> {
+        self.link.fittings.network.as_ref()
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        !*self.routes.ended.borrow() && !self.life.is_over()
-    }
-
-    /// Runs a command's driver until it or the session ends.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = lock(&self.tasks);
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
+        self.link.is_open() && !self.life.is_over()
     }
 
     /// Ends the box and removes its files. Returns when everything is gone.
@@ -269,10 +215,15 @@ impl Session {
         }
     }
 
+    /// Refuses what `Storage::again` would.
+    pub(crate) fn can_be_made_again(&self) -> Result<(), BackendError> {
+        lock(&self.storage).as_ref().map_or(Ok(()), Storage::outlives_its_box)
+    }
+
     /// Ends the box and gives its files back.
     pub(crate) async fn end_box(&self) -> Result<Option<Storage>, BackendError> {
         self.life.end();
-        if let Some(network) = &self.network {
+        if let Some(network) = self.network() {
             network.leave();
         }
         let replies = lock(&self.replies).take();
@@ -286,53 +237,11 @@ impl Session {
     }
 }
 
-/// Puts an isolated box's network in force; it must be before anything runs in the box.
-async fn attach_network(
-    network: &Network,
-    tun: Option<OwnedFd>,
-    networks: &Networks,
-    enforcement: &mut Enforcement,
-) -> Result<Option<Arc<BoxNetwork>>, BackendError> {
-    let Network::Isolated(isolation) = network else { return Ok(None) };
-    let tun = tun.ok_or_else(|| unavailable("the box's init made no network device"))?;
-    let (network, confined) = networks.attach(tun, (**isolation).clone()).await?;
-    let policy = &isolation.policy;
-    enforcement.enforced(
-        Control::Network,
-        format!("`{policy}` by a helper that has every packet of the box's one device ({confined}); no raw sockets"),
-    );
-    Ok(Some(Arc::new(network)))
-}
-
-/// Hands init's messages to whoever waits for them, until init is gone.
-async fn route(control: Arc<AsyncChannel>, routes: Arc<Routes>) {
-    while let Ok(Some((reply, fds))) = control.recv::<InitReply>().await {
-        let (task, last) = match &reply {
-            InitReply::Terminal { id } | InitReply::StartFailed { id, .. } => (*id, false),
-            InitReply::Exited { id, .. } | InitReply::FileDone { id, .. } => (*id, true),
-            InitReply::Failed { failure } => {
-                tracing::warn!(error = %failure, "a box's init has failed");
-                continue;
-            }
-            InitReply::Prepared | InitReply::Configured { .. } => continue,
-        };
-        let mut waiting = lock(&routes.waiting);
-        if let Some(sender) = waiting.get(&task) {
-            let _ = sender.try_send((reply, fds));
-        }
-        if last {
-            waiting.remove(&task);
-        }
-    }
-    routes.ended.send_replace(true);
-    // Whoever waits learns it by the end of his queue.
-    lock(&routes.waiting).clear();
-}
-
 /// What will be done, from what is asked for; refused before any box is touched.
 pub(crate) fn plan(
     spec: &SessionSpec,
     mapping: IdMapping,
+    image: &RootImage,
     sources: &[Source],
     common: &Enforcement,
 ) -> Result<Plan, BackendError> {
@@ -344,6 +253,7 @@ pub(crate) fn plan(
             RootAccess::ReadOnly => RootMode::ReadOnly,
             RootAccess::Writable => RootMode::Writable,
         },
+        image: image.name(),
         memory_bytes: spec.limits.memory_bytes,
         pids: spec.limits.pids,
         pids_counted: common.holds(Control::Pids),
@@ -365,19 +275,6 @@ pub(crate) fn plan(
     })
 }
 
-fn require(strictness: &Strictness, enforcement: &Enforcement) -> Result<(), BackendError> {
-    let Strictness::Require(controls) = strictness else { return Ok(()) };
-    for control in controls {
-        if !enforcement.holds(*control) {
-            let why = enforcement
-                .get(*control)
-                .map_or("nothing is known of it".to_owned(), |finding| finding.by.clone());
-            return Err(BackendError::Unenforceable { control: *control, why });
-        }
-    }
-    Ok(())
-}
-
 /// A quota covers directories of the host that are shared for writing too; there it can only be accounted.
 fn accounted(
     spec: &SessionSpec,
@@ -388,10 +285,10 @@ fn accounted(
     let shared =
         || spec.mounts.iter().zip(sources).filter(|(mount, _)| mount.access == MountAccess::ReadWrite);
     let private = storage.accounted_limit().map(|bytes| Bound {
-        directories: vec![storage.directory.clone()],
+        directories: vec![storage.files()],
         bytes,
-        // A hard quota that nothing here makes hard is at least counted at every step.
-        asked: matches!(spec.limits.disk, DiskLimit::Hard(_)),
+        // A quota that nothing here makes hard is at least counted at every step.
+        asked: spec.limits.disk != Limits::default().disk,
     });
     let mut bounds: Vec<Bound> = shared()
         .filter_map(|(mount, source)| {

@@ -1,17 +1,15 @@
 //! The private files of a session: where they are, what bounds them, and how much is used.
 
-use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, open, unlinkat};
 use sandcrate_backend::{BackendError, DiskLimit};
 use sandcrate_jail::message::StorageSource;
 use sandcrate_jail::remove_tree;
@@ -25,6 +23,9 @@ const IMAGE: &str = "disk.img";
 /// A second in all: longer than the launcher needs for a box.
 const REMOVAL_TRIES: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
+/// Five seconds in all: a box that is ended has gone by then.
+const CLAIM_TRIES: u32 = 1000;
+const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 /// What ext4 needs for an inode of its tables.
 const INODE_BYTES: u64 = 256;
 /// Projects of ours are told by the top bits; the rest is the directory's inode number.
@@ -96,23 +97,31 @@ impl Storage {
         Ok(kept)
     }
 
-    /// The same storage for another box of its session. What is in memory went with the last.
-    pub(crate) fn again(&mut self) -> Result<(), BackendError> {
+    /// What is in memory goes with its box.
+    pub(crate) fn outlives_its_box(&self) -> Result<(), BackendError> {
         match self.source {
             StorageSource::Memory { .. } => Err(BackendError::Unsupported {
                 backend: crate::NAME,
                 what: "making a box anew whose files are in memory".to_owned(),
                 hint: "end the session, or ask for it without a quota".to_owned(),
             }),
-            StorageSource::Image => {
-                let image = File::options().read(true).write(true).open(self.directory.join(IMAGE));
-                self.image = Some(
-                    image.map_err(|error| BackendError::failed("opening the disk image", error))?.into(),
-                );
-                Ok(())
-            }
             _ => Ok(()),
         }
+    }
+
+    /// The same storage for another box of its session.
+    pub(crate) async fn again(&mut self) -> Result<(), BackendError> {
+        self.outlives_its_box()?;
+        if let StorageSource::Image = self.source {
+            let failed = |error| BackendError::failed("opening the disk image", error);
+            // That of a start that failed, and its lock.
+            self.image = None;
+            let image = File::options().read(true).write(true).open(self.directory.join(IMAGE));
+            let image = image.map_err(failed)?;
+            claim(&image).await.map_err(failed)?;
+            self.image = Some(image.into());
+        }
+        Ok(())
     }
 
     async fn bound(&mut self) -> io::Result<()> {
@@ -146,8 +155,8 @@ impl Storage {
             StorageSource::Directory => record.degraded(
                 Control::Disk,
                 match self.limit {
-                    DiskLimit::Accounted(_) => format!("{size}, accounted while commands run and ended when over; ask for a quota to have a hard bound"),
-                    DiskLimit::Hard(_) => format!("{size}, accounted while commands run and ended when over; a hard bound needs mke2fs (package e2fsprogs) and loop devices"),
+                    DiskLimit::Accounted(_) => format!("{size}, accounted while commands run (without open files that have no name) and ended when over; ask for a quota to have a hard bound"),
+                    DiskLimit::Hard(_) => format!("{size}, accounted while commands run (without open files that have no name) and ended when over; a hard bound needs mke2fs (package e2fsprogs) and loop devices"),
                 },
             ),
             StorageSource::ProjectDirectory { inodes, .. } => {
@@ -160,6 +169,11 @@ impl Storage {
                 record.enforced(Control::Disk, format!("{size} and {inodes} inodes by a tmpfs: private files are kept in memory"));
             }
         }
+    }
+
+    /// Where the box's files are. Beside those that are kept an overlay works, in a directory that nobody may read.
+    pub(crate) fn files(&self) -> PathBuf {
+        if self.kept.is_some() { self.directory.join("box") } else { self.directory.clone() }
     }
 
     /// Bytes that have to be counted, when nothing else bounds them; None when something does.
@@ -302,13 +316,28 @@ pub(crate) fn has_images() -> bool {
     mke2fs().is_some() && Path::new("/dev/loop-control").exists()
 }
 
+/// Locks a disk image: mounted twice it would be ruined, and a box that was ended may still be on its way out. The
+/// loop device keeps the open file, and so the lock, for as long as it is attached.
+async fn claim(image: &File) -> io::Result<()> {
+    for _ in 0..CLAIM_TRIES {
+        match flock(image, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => tokio::time::sleep(CLAIM_PAUSE).await,
+            other => return Ok(other?),
+        }
+    }
+    Err(io::Error::other("an earlier box still has it"))
+}
+
 /// A file with an empty ext4 whose free space is the quota; None when this machine cannot make or mount one.
 async fn make_image(directory: &Path, bytes: u64, inodes: u64) -> io::Result<Option<OwnedFd>> {
     let Some(mke2fs) = mke2fs().filter(|_| has_images()) else { return Ok(None) };
     let (finished, path) = (directory.join(IMAGE), directory.join("disk.new"));
     match File::options().read(true).write(true).open(&finished) {
         // Of an earlier box of a kept session.
-        Ok(image) => return Ok(Some(image.into())),
+        Ok(image) => {
+            claim(&image).await?;
+            return Ok(Some(image.into()));
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
@@ -341,35 +370,6 @@ async fn make_image(directory: &Path, bytes: u64, inodes: u64) -> io::Result<Opt
     }
     // Under its name only when it is whole: its maker may have died over it.
     std::fs::rename(&path, &finished)?;
+    claim(&image).await?;
     Ok(Some(image.into()))
-}
-
-/// Bytes allocated below some directories. Blocks. What vanishes meanwhile counts nothing, and no link is followed:
-/// a box may change the tree under our feet.
-pub(crate) fn used_bytes(roots: &[PathBuf]) -> u64 {
-    // st_blocks counts units of 512 bytes (stat(2)).
-    roots.iter().map(|root| used_blocks(root).unwrap_or(0) * 512).sum()
-}
-
-fn used_blocks(root: &Path) -> io::Result<u64> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = open(root, flags, Mode::empty())?;
-    let mut pending = vec![PathBuf::from(".")];
-    let mut blocks = 0;
-    while let Some(path) = pending.pop() {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let Ok(directory) = openat2(&root, &path, flags, Mode::empty(), resolve) else { continue };
-        for entry in Dir::read_from(&directory)?.flatten() {
-            let name = entry.file_name();
-            if name == c"." || name == c".." {
-                continue;
-            }
-            let Ok(facts) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            blocks += u64::try_from(facts.st_blocks).unwrap_or(0);
-            if FileType::from_raw_mode(facts.st_mode).is_dir() {
-                pending.push(path.join(OsStr::from_bytes(name.to_bytes())));
-            }
-        }
-    }
-    Ok(blocks)
 }

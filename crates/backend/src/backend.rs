@@ -1,8 +1,10 @@
 //! The trait every backend implements.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use async_trait::async_trait;
+use sandcrate_protocol::Timestamp;
 use serde::Serialize;
 
 use crate::{
@@ -35,6 +37,26 @@ pub struct SweepReport {
     pub instances: u32,
     pub directories: u32,
     pub cgroups: u32,
+}
+
+/// An image that boxes can be made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageInfo {
+    pub name: String,
+    pub digest: String,
+    /// What it was imported from.
+    pub source: String,
+    pub imported_at: Timestamp,
+    pub entries: u64,
+    pub bytes: u64,
+}
+
+/// What becomes of an image that boxes use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageRemoval {
+    Refuse,
+    /// The name goes at once, the files when its last box ends.
+    Force,
 }
 
 /// Makes boxes and runs commands in them.
@@ -78,6 +100,29 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Err(self.without_network("a port"))
     }
 
+    /// The images that were imported into this backend, by name. One that has none of its own has an empty list.
+    async fn images(&self) -> Result<Vec<ImageInfo>, BackendError> {
+        Ok(Vec::new())
+    }
+
+    /// A file without a name for an archive that is to be imported. It is gone when it is closed.
+    async fn image_spool(&self) -> Result<File, BackendError> {
+        Err(self.without_import())
+    }
+
+    /// Imports an archive under a name, in the place of an image that has it. Once begun it goes on, whether or not
+    /// anybody waits.
+    async fn import_image(&self, name: &str, archive: File) -> Result<ImageInfo, BackendError> {
+        let _ = (name, archive);
+        Err(self.without_import())
+    }
+
+    /// Removes an image by its name.
+    async fn remove_image(&self, name: &str, removal: ImageRemoval) -> Result<(), BackendError> {
+        let _ = removal;
+        Err(BackendError::ImageNotFound { image: name.to_owned() })
+    }
+
     /// True while the box's init lives.
     async fn is_alive(&self, session: &SessionId) -> bool;
 
@@ -85,7 +130,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     async fn stop(&self, session: &SessionId) -> Result<(), BackendError>;
 
     /// Ends everything in a live box and makes it anew by another specification of the same id, with the private
-    /// files it has. A dropped or failed `restart` leaves no box behind.
+    /// files it has. What can be refused is refused while the old box lives on. A `restart` that is dropped or fails
+    /// later leaves no box behind; the files wait for the next `start` of that id, or for `stop`.
     async fn restart(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError>;
 
     /// Removes the directory of a session's kept storage, whatever is in it. One that is not there is no error.
@@ -100,6 +146,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
     /// Ends every box and releases everything the backend holds.
     async fn shutdown(&self);
+
+    /// The error of imports on a backend that takes none.
+    fn without_import(&self) -> BackendError {
+        let hint = "this backend has images of its own; use its own commands".to_owned();
+        BackendError::Unsupported { backend: self.name(), what: "an import of images".to_owned(), hint }
+    }
 
     /// The error of the network operations on a backend without an isolated network.
     fn without_network(&self, what: &str) -> BackendError {

@@ -23,6 +23,9 @@ pub enum BackendError {
     Unenforceable { control: Control, why: String },
     #[error("backend `{backend}` is unavailable: {why}")]
     Unavailable { backend: &'static str, why: String },
+    /// The backend is there; what the box is to be made of is not.
+    #[error("image `{image}` is not here and cannot be pulled by {backend}: {why}")]
+    ImageUnavailable { backend: &'static str, image: String, why: String },
     #[error("session {session} not found")]
     SessionNotFound { session: SessionId },
     #[error("session {session} already exists")]
@@ -40,6 +43,12 @@ pub enum BackendError {
     FileNotFound { path: String },
     #[error("{operation} {path}: {why}")]
     FileFailed { operation: &'static str, path: String, why: String },
+    #[error("no image `{image}` is imported")]
+    ImageNotFound { image: String },
+    #[error(
+        "image `{image}` is in use: end its sessions first, or remove it by force; they keep it until they end"
+    )]
+    ImageInUse { image: String },
     #[error("{what} did not end within {} s", limit.as_secs_f32())]
     Timeout { what: String, limit: Duration },
     /// A step below us failed; the chain says why.
@@ -68,12 +77,13 @@ impl BackendError {
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Unenforceable { .. } => ErrorKind::Unenforceable,
             Self::Unavailable { .. } => ErrorKind::BackendUnavailable,
+            Self::ImageUnavailable { .. } => ErrorKind::ImageUnavailable,
             Self::SessionNotFound { .. } | Self::SessionEnded { .. } => ErrorKind::SessionNotFound,
-            Self::SessionExists { .. } => ErrorKind::SessionConflict,
+            Self::SessionExists { .. } | Self::ImageInUse { .. } => ErrorKind::SessionConflict,
             Self::CommandNotFound { .. } => ErrorKind::CommandNotFound,
             Self::CommandNotExecutable { .. } => ErrorKind::CommandNotExecutable,
             Self::LimitExceeded { .. } => ErrorKind::LimitExceeded,
-            Self::FileNotFound { .. } => ErrorKind::FileNotFound,
+            Self::FileNotFound { .. } | Self::ImageNotFound { .. } => ErrorKind::FileNotFound,
             Self::FileFailed { .. } => ErrorKind::FileFailed,
             Self::Timeout { .. } => ErrorKind::Timeout,
             Self::Failed { .. } => ErrorKind::Internal,

@@ -22,7 +22,8 @@ use tokio::time::Instant;
 
 use crate::{
     Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, Isolation, Network,
-    NetworkReport, RootAccess, SessionId, SessionInfo, SessionSpec, StdinMode, Strictness, SweepReport,
+    NetworkReport, RootAccess, SessionId, SessionInfo, SessionSpec, StartNotice, StdinMode, Strictness,
+    SweepReport,
 };
 
 use files::FakeFiles;
@@ -60,6 +61,7 @@ struct State {
     calls: FakeCalls,
     unavailable: Option<String>,
     start_errors: VecDeque<BackendError>,
+    start_notices: Vec<StartNotice>,
     next_box: u64,
 }
 
@@ -120,6 +122,11 @@ impl FakeBackend {
     /// Makes the next start that is not yet spoken for fail.
     pub fn fail_next_start(&self, error: BackendError) {
         self.state().start_errors.push_back(error);
+    }
+
+    /// What every start tells before it goes on.
+    pub fn tell_at_start(&self, notices: Vec<StartNotice>) {
+        self.state().start_notices = notices;
     }
 
     /// From now on probe and start fail with this reason; `None` ends it.
@@ -209,15 +216,16 @@ impl Backend for FakeBackend {
 
     async fn start(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
         let begin = Instant::now();
-        let failure = {
+        let (failure, notices) = {
             let mut state = self.state();
             state.calls.start += 1;
             if let Some(why) = &state.unavailable {
                 return Err(BackendError::Unavailable { backend: "fake", why: why.clone() });
             }
-            state.start_errors.pop_front()
+            (state.start_errors.pop_front(), state.start_notices.clone())
         };
         self.check_start(&spec)?;
+        notices.iter().for_each(|notice| spec.notices.tell(notice));
         tokio::time::sleep(self.start_delay).await;
         if let Some(error) = failure {
             return Err(error);

@@ -14,13 +14,14 @@ pub mod fake;
 mod files;
 mod mounts;
 mod network;
+mod notice;
 mod session;
 
 pub use arguments::{
     MAX_SCRIPT_BYTES, MAX_START_BYTES, MAX_STRING_BYTES, MAX_VARIABLES, check_argv, check_env,
     check_start_size, check_workdir, merge_env,
 };
-pub use backend::{Backend, Capabilities, SweepReport};
+pub use backend::{Backend, Capabilities, ImageInfo, ImageRemoval, SweepReport};
 pub use error::BackendError;
 pub use exec::{
     Collected, Command, ExecControl, ExecEvent, ExecExit, ExecRequest, Execution, ExecutionEnds, ExitStatus,
@@ -29,6 +30,7 @@ pub use exec::{
 pub use files::{FileEntry, FileKind, FileReply, FileRequest};
 pub use mounts::{MAX_MOUNTS, MAX_PATH_BYTES, check_mounts, check_target, refused_source};
 pub use network::{Isolation, Network, NetworkReport};
+pub use notice::{StartNotice, StartNotices};
 pub use session::{
     DiskLimit, Limits, Mount, MountAccess, RootAccess, SessionId, SessionInfo, SessionSpec, Strictness,
 };

@@ -7,7 +7,7 @@ use sandcrate_protocol::{Control, Enforcement};
 use serde::Serialize;
 
 use crate::BackendError;
-use crate::Network;
+use crate::{Network, StartNotices};
 
 /// The name of a session: any text without control characters, 1 to 256 characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -132,11 +132,29 @@ pub enum Strictness {
     Require(Vec<Control>),
 }
 
+impl Strictness {
+    /// Says which required control a box does not have.
+    pub fn check(&self, enforcement: &Enforcement) -> Result<(), BackendError> {
+        let Self::Require(controls) = self else { return Ok(()) };
+        for control in controls {
+            if !enforcement.holds(*control) {
+                let why = enforcement
+                    .get(*control)
+                    .map_or("nothing is known of it".to_owned(), |finding| finding.by.clone());
+                return Err(BackendError::Unenforceable { control: *control, why });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Everything a backend needs to make a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionSpec {
     pub id: SessionId,
     pub network: Network,
+    /// What the root is made of, for backends that have images; `None` is the backend's own choice.
+    pub image: Option<String>,
     pub root: RootAccess,
     pub limits: Limits,
     pub mounts: Vec<Mount>,
@@ -150,6 +168,7 @@ pub struct SessionSpec {
     /// Where commands start unless they say otherwise; made when missing.
     pub workdir: String,
     pub strictness: Strictness,
+    pub notices: StartNotices,
 }
 
 impl SessionSpec {
@@ -158,6 +177,7 @@ impl SessionSpec {
         Self {
             id,
             network: Network::Off,
+            image: None,
             root: RootAccess::ReadOnly,
             limits: Limits::default(),
             mounts: Vec::new(),
@@ -166,6 +186,7 @@ impl SessionSpec {
             env: Vec::new(),
             workdir: "/workspace".to_owned(),
             strictness: Strictness::default(),
+            notices: StartNotices::default(),
         }
     }
 }

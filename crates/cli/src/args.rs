@@ -13,6 +13,7 @@ use crate::client::ClientVerb;
 use crate::config::ConfigVerb;
 use crate::doctor::DoctorArgs;
 use crate::failure::{self, Failure};
+use crate::image::ImageVerb;
 use crate::output;
 use crate::run::RunArgs;
 use crate::serve::{BoxArgs, ServeArgs};
@@ -28,6 +29,7 @@ Examples:
   sandcrate doctor                                what this machine can enforce, and what to fix
   sandcrate serve                                 a server for boxes that last, and for their clients
   sandcrate exec demo -- echo hello               a command in a session of it
+  sandcrate image import tools ./tools.tar        an image for boxes, then `run --image tools`
 
 Environment:
   SANDCRATE_URL         the server of clients, http://HOST:PORT or unix:/PATH
@@ -58,6 +60,9 @@ pub(crate) enum Verb {
     /// Look at the configuration of a server
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Import, list and remove images that boxes can be made of
+    #[command(subcommand)]
+    Image(ImageVerb),
     #[command(flatten)]
     Client(ClientVerb),
     /// Print the completion script for a shell

@@ -10,6 +10,8 @@ use sandcrate_protocol::ErrorKind;
 use serde::Serialize;
 
 use crate::args::OutputFormat;
+use crate::image;
+use crate::native::image::ImageError;
 use crate::output;
 use crate::run::report::RunReport;
 
@@ -62,6 +64,8 @@ impl Shown {
             (failure.kind, failure.hint.clone())
         } else if let Some(error) = error.downcast_ref::<BackendError>() {
             (error.kind(), backend_hint(error).map(str::to_owned))
+        } else if let Some(error) = error.downcast_ref::<ImageError>() {
+            (error.kind(), image::hint(error).map(str::to_owned))
         } else {
             (ErrorKind::Internal, None)
         };

@@ -3,13 +3,16 @@
 //! The order in `main` is fixed: hidden roles are taken before any thread, log or argument parser exists.
 
 mod args;
+mod backends;
 mod client;
 mod config;
 mod doctor;
 mod failure;
+mod image;
 mod manual;
 mod native;
 mod network;
+mod nsjail;
 mod output;
 mod run;
 mod serve;
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         args::Verb::Serve(args) => serve::serve(args),
         args::Verb::Box(args) => serve::boxed(&args),
         args::Verb::Config(verb) => config::main(verb),
+        args::Verb::Image(verb) => image::main(verb),
         args::Verb::Client(verb) => client::main(verb),
         args::Verb::Completions { shell } => manual::completions(shell),
         args::Verb::Man => manual::man(),

@@ -10,7 +10,7 @@ const PIDS: &str = "RLIMIT_NPROC in the box's own user namespace; a hit is not r
 const COMMAND_KILL: &str = "a deadline ends every process of the session";
 
 /// The record of a machine without usable cgroups.
-pub(crate) fn record_none(why: &str, enforcement: &mut Enforcement) {
+pub fn record_none(why: &str, enforcement: &mut Enforcement) {
     for (control, instead) in
         [(Control::Memory, MEMORY), (Control::Pids, PIDS), (Control::CommandKill, COMMAND_KILL)]
     {
@@ -19,7 +19,8 @@ pub(crate) fn record_none(why: &str, enforcement: &mut Enforcement) {
     enforcement.absent(Control::Cpu, why);
 }
 
-pub(crate) fn record(report: &Report, enforcement: &mut Enforcement) {
+/// The record of a machine with some.
+pub fn record(report: &Report, enforcement: &mut Enforcement) {
     let mut line = |control, found: &Found, without: &str| match found {
         Found::Enforced { by } => enforcement.enforced(control, by.clone()),
         Found::Missing { why, fix } if without.is_empty() => {

@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// What fits comfortably into one packet; the socket's default buffer holds several.
 const INLINE_BYTES: usize = 8 << 10;
-/// An argument list beyond this is refused before it gets here.
+/// Argument lists and listings of directories beyond this are refused before they get here.
 const SPILLED_BYTES: u64 = 64 << 20;
 const INLINE: u8 = 0;
 const SPILLED: u8 = 1;
@@ -68,6 +68,9 @@ pub fn send<M: Serialize>(socket: BorrowedFd<'_>, message: &M, fds: &[BorrowedFd
     if body.len() < INLINE_BYTES {
         return packet::send(socket, &[IoSlice::new(&[INLINE]), IoSlice::new(&body)], fds);
     }
+    if body.len() as u64 > SPILLED_BYTES {
+        return Err(invalid("a message that is longer than 64 MiB"));
+    }
     let mut spill = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
     spill.write_all(&body)?;
     let mut all = fds.to_vec();
@@ -95,6 +98,10 @@ pub fn recv<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(M
 
 fn read_from_start(mut spill: &File) -> io::Result<Vec<u8>> {
     use std::io::Seek;
+    // A peer in a container is no more trusted than its image: only a file can be read without waiting.
+    if !spill.metadata()?.is_file() {
+        return Err(invalid("a spilled message whose body is no file"));
+    }
     spill.rewind()?;
     let mut body = Vec::new();
     spill.take(SPILLED_BYTES).read_to_end(&mut body)?;
@@ -127,6 +134,24 @@ mod tests {
         let (received, fds): (Vec<u8>, _) = b.recv().unwrap().unwrap();
         assert!(received == long, "5 MiB arrive unchanged");
         assert_eq!(fds.len(), 1, "the body's own descriptor is not handed on");
+    }
+
+    #[test]
+    fn a_message_that_would_be_cut_is_not_sent() {
+        let (a, b) = Channel::pair().unwrap();
+        let long = vec![7_u8; SPILLED_BYTES as usize];
+        assert_eq!(a.send(&long, &[]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        a.send(&7_u32, &[]).unwrap();
+        assert_eq!(b.recv::<u32>().unwrap().unwrap().0, 7, "and the channel is as good as before");
+    }
+
+    /// An event descriptor can be rewound, and a read of it waits for ever.
+    #[test]
+    fn a_body_that_would_never_come_is_an_error() {
+        let (a, b) = Channel::pair().unwrap();
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        packet::send(a.as_fd(), &[IoSlice::new(&[SPILLED])], &[event.as_fd()]).unwrap();
+        assert_eq!(b.recv::<u32>().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

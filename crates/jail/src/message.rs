@@ -25,9 +25,9 @@ pub struct LauncherConfig {
 /// Daemon to launcher.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum LauncherRequest {
-    /// Make a box up to the point where its own mounts and limits are needed. One descriptor: init's end of
-    /// its channel.
-    Prepare { box_id: u64, network: NetworkMode },
+    /// Make a box up to the point where its own mounts and limits are needed. Descriptors: init's end of its
+    /// channel, then the root directory of the image, where there is one.
+    Prepare { box_id: u64, network: NetworkMode, image: Option<ImageRoot> },
     /// Set limits and make mounts for a prepared box. Descriptors: the image, when the storage is one, then one
     /// O_PATH descriptor for each source.
     Furnish { box_id: u64, order: FurnishOrder },
@@ -60,9 +60,20 @@ pub struct FurnishOrder {
     /// Made on the storage, for the box's user.
     pub directories: Vec<String>,
     pub root: RootMode,
+    /// An image's box has a layer of its own over the whole root.
+    pub layered: bool,
     /// Box id of commands.
     pub user: u32,
     pub sources: Vec<SourceMount>,
+}
+
+/// The root directory of an image.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ImageRoot {
+    /// The same for the same files, and for no others.
+    pub id: String,
+    /// For launchers that have to find it again in their own mount namespace, and for messages.
+    pub path: PathBuf,
 }
 
 /// What bounds a storage.

@@ -87,6 +87,17 @@ pub(crate) fn make_overlay(lower: &str, upper: &str, work: &str, rootless: bool)
     make(c"overlay", options, PLAIN)
 }
 
+/// A read-only overlay of directories that nobody writes to, the first over the others; detached. The kernel wants
+/// at least two.
+pub(crate) fn make_lower_overlay(lower: &[&str], rootless: bool) -> io::Result<OwnedFd> {
+    let lower = lower.join(":");
+    let mut options = vec![("source", "overlay"), ("lowerdir", lower.as_str())];
+    if rootless {
+        options.push(("userxattr", ""));
+    }
+    make(c"overlay", options, PLAIN_READ_ONLY)
+}
+
 /// Attaches a detached mount at a path.
 pub(crate) fn attach<P: Arg>(mount: &OwnedFd, path: P) -> io::Result<()> {
     Ok(move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)

@@ -55,6 +55,8 @@ pub struct JailSpec {
     /// The device of an isolated network.
     pub interface: Option<Interface>,
     pub root: RootMode,
+    /// Name of the image that the root is made of; the host's template without one.
+    pub image: Option<String>,
     pub memory_bytes: u64,
     pub pids: u32,
     /// A cgroup counts the box's processes.
@@ -81,7 +83,7 @@ pub struct PlannedMount {
 pub enum MountSource {
     /// A directory of the storage, handed in by the launcher.
     Storage { directory: String },
-    /// The overlay over a template directory, handed in by the launcher.
+    /// The overlay over a template directory or an image, handed in by the launcher.
     Overlay { index: usize },
     /// A mount the session asked for.
     Requested { index: usize },
@@ -115,6 +117,10 @@ pub struct Plan {
     pub network: NetworkMode,
     pub interface: Option<Interface>,
     pub root: RootMode,
+    pub image: Option<String>,
+    /// A layer of the box's own lies over the image's whole root: the session writes to it, or mounts where the
+    /// image may have no place.
+    pub layered: bool,
     pub tmp_bytes: u64,
     pub shm_bytes: u64,
     pub mounts: Vec<PlannedMount>,
@@ -190,7 +196,8 @@ impl Plan {
         // box's processes killed instead of an error to the writer.
         let shm_bytes = (spec.memory_bytes / 8).min(MAX_SHM);
         let tmp_bytes = spec.tmp_bytes.min(spec.memory_bytes / 2 - shm_bytes);
-        let mounts = plan_mounts(spec, home);
+        let layered = spec.image.is_some() && needs_layer(spec, home);
+        let mounts = plan_mounts(spec, home, layered);
         let writable = writable_paths(spec, &mounts);
         Ok(Self {
             mapping: spec.mapping,
@@ -199,6 +206,8 @@ impl Plan {
             network: spec.network,
             interface: spec.interface,
             root: spec.root,
+            image: spec.image.clone(),
+            layered,
             tmp_bytes,
             shm_bytes,
             mounts,
@@ -216,8 +225,21 @@ impl Plan {
     }
 }
 
+/// Whether an image's root does not do as it is: it surely has the usual places, and no others.
+fn needs_layer(spec: &JailSpec, home: &str) -> bool {
+    const WORKSPACE: &str = "/workspace";
+    let has_place = |target: &str| {
+        [WORKSPACE, home].iter().any(|place| {
+            target.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    };
+    spec.root == RootMode::Writable
+        || spec.workspace != WORKSPACE
+        || !spec.mounts.iter().all(|mount| has_place(&mount.target))
+}
+
 /// Parents before children, so that a mount never hides one that was made before it.
-fn plan_mounts(spec: &JailSpec, home: &str) -> Vec<PlannedMount> {
+fn plan_mounts(spec: &JailSpec, home: &str, layered: bool) -> Vec<PlannedMount> {
     let storage = |target: &str, directory: &str| PlannedMount {
         target: target.to_owned(),
         source: MountSource::Storage { directory: directory.to_owned() },
@@ -225,7 +247,14 @@ fn plan_mounts(spec: &JailSpec, home: &str) -> Vec<PlannedMount> {
         kind: NodeKind::Directory,
     };
     let mut mounts = Vec::new();
-    if spec.root == RootMode::Writable {
+    if layered {
+        mounts.push(PlannedMount {
+            target: "/".to_owned(),
+            source: MountSource::Overlay { index: 0 },
+            access: Access::ReadWrite,
+            kind: NodeKind::Directory,
+        });
+    } else if spec.root == RootMode::Writable {
         for (index, directory) in OVERLAID.iter().enumerate() {
             mounts.push(PlannedMount {
                 target: format!("/{directory}"),
@@ -265,7 +294,8 @@ fn writable_paths(spec: &JailSpec, mounts: &[PlannedMount]) -> Vec<String> {
     if spec.root == RootMode::Writable {
         return vec!["/".to_owned()];
     }
-    let mounted = mounts.iter().filter(|mount| mount.access == Access::ReadWrite);
+    // The root of a layer becomes read-only when all is placed.
+    let mounted = mounts.iter().filter(|mount| mount.access == Access::ReadWrite && mount.target != "/");
     // /proc and /dev: what may be written there is decided by the mounts and nodes themselves.
     ["/tmp", "/dev", "/proc"]
         .map(str::to_owned)
@@ -301,7 +331,8 @@ impl fmt::Display for Plan {
             self.mapping.init_user()
         )?;
         writeln!(f, "network   {:?}", self.network)?;
-        writeln!(f, "root      {:?}", self.root)?;
+        let image = self.image.as_deref().unwrap_or("none");
+        writeln!(f, "root      {:?}, image {image}", self.root)?;
         writeln!(f, "tmpfs     /tmp {} bytes, /dev/shm {} bytes", self.tmp_bytes, self.shm_bytes)?;
         for mount in &self.mounts {
             writeln!(f, "mount     {} <- {:?}, {:?}", mount.target, mount.source, mount.access)?;

@@ -6,6 +6,7 @@ fn spec() -> JailSpec {
         network: NetworkMode::Off,
         interface: None,
         root: RootMode::ReadOnly,
+        image: None,
         memory_bytes: 512 << 20,
         pids: 128,
         pids_counted: true,
@@ -103,5 +104,27 @@ fn a_plan_prints_every_decision() {
         "landlock  write below /tmp",
     ] {
         assert!(text.contains(line), "{line} in\n{text}");
+    }
+}
+
+#[test]
+fn a_box_of_an_image_has_a_layer_of_its_own_only_where_it_needs_one() {
+    let of_image = || JailSpec { image: Some("busybox".to_owned()), ..spec() };
+    let inside = vec![mount("/workspace/a", Access::ReadWrite)];
+    for plain in [of_image(), JailSpec { mounts: inside, ..of_image() }] {
+        let plan = Plan::new(&plain).unwrap();
+        assert!(!plan.layered && !targets(&plan).contains(&"/"));
+    }
+    let outside = vec![mount("/workspaces", Access::ReadWrite)];
+    for layered in [
+        JailSpec { root: RootMode::Writable, ..of_image() },
+        JailSpec { mounts: outside, ..of_image() },
+        JailSpec { workspace: "/project".to_owned(), ..of_image() },
+    ] {
+        let plan = Plan::new(&layered).unwrap();
+        assert!(plan.layered);
+        assert_eq!(targets(&plan)[0], "/", "before everything that lies on it");
+        assert!(!targets(&plan).contains(&"/usr") && !targets(&plan).contains(&"/var"));
+        assert_eq!(plan.writable.contains(&"/".to_owned()), layered.root == RootMode::Writable);
     }
 }

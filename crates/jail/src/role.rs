@@ -1,4 +1,4 @@
-//! The hidden role of the binary: the same program, started to be a launcher.
+//! The hidden roles of the binary: the same program, started to be a launcher or the init of a container.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,20 +7,28 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::channel::Channel;
-use crate::launcher;
 use crate::message::{Filters, LauncherConfig};
 use crate::plan::NetworkMode;
 use crate::seccomp::{Instruction, Network, PolicyError, command_filter, init_filter};
+use crate::{guest, launcher};
 
 /// Not a word a person types; the whole argument list of a launcher.
 const LAUNCHER: &str = "sandcrate-launcher";
 
-/// Must be the first call of `main`, before any thread exists: in a process that was started as a launcher it
-/// does not return.
+/// Must be the first call of `main`, before any thread exists: in a process that was started in a role it does not
+/// return.
 pub fn dispatch_role() {
+    crate::nsjail::dispatch();
     let mut arguments = std::env::args_os();
-    if arguments.next().as_deref() == Some(OsStr::new(LAUNCHER)) && arguments.next().is_none() {
+    let role = arguments.next();
+    if arguments.next().is_some() {
+        return;
+    }
+    if role.as_deref() == Some(OsStr::new(LAUNCHER)) {
         launcher::run();
+    }
+    if role.as_deref() == Some(OsStr::new(guest::PROGRAM)) {
+        guest::run();
     }
 }
 

@@ -18,6 +18,7 @@
 //! /instance       the directory of this launcher on disk
 //! /files          the storage of its boxes, on that, as boxes see it
 //! /disk           where the launcher has a disk image for a moment
+//! /images         roots of images that boxes are made of, see `launcher::images`
 //! ```
 
 use std::fs;
@@ -35,12 +36,18 @@ use crate::message::{Failure, Step};
 use crate::mounts::{
     PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, enter_root, make_overlay, make_tmpfs,
 };
+use crate::plan::NodeKind;
 
 /// Directories of the launcher's on disk: one for each box, and what the overlay over them all needs.
 pub(crate) const BOXES: &str = "/instance/boxes";
 const WORK: &str = "/instance/work";
 /// The boxes' directories as boxes see them.
 pub(crate) const FILES: &str = "/files";
+
+/// The root of boxes that are made of no image.
+pub(crate) const ROOT: &str = "/template";
+/// Roots of images.
+pub(crate) const IMAGES: &str = "/images";
 
 /// The tun device's node; boxes do not see it.
 pub(crate) const TUN: &str = "/tun";
@@ -155,7 +162,7 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     let storage = clone_with(instance, Reach::One, PLAIN).step("cloning the instance's directory")?;
     attach(&root, base).step("attaching the template")?;
     let at = |path: &str| format!("{base}/{path}");
-    for directory in ["proc", "template", "empty", "root", "instance", "files", "disk", "kept"] {
+    for directory in ["proc", "template", "empty", "root", "instance", "files", "disk", "kept", "images"] {
         fs::create_dir(at(directory)).step_with(|| format!("making {directory}"))?;
     }
     fs::write(at("blank"), "").step("making the blank file")?;
@@ -174,7 +181,7 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
     let (links, system_directories) = system_entries();
     let template = Template { links, system_directories, masks: masks_of(Path::new("/proc")) };
-    build_root(&template, &at("template"), idmap, &usr, &nodes)?;
+    build_root(&template, &at("template"), idmap, &usr, &nodes, None, &[])?;
     enter_root(base).step("entering the template")?;
     Ok(template)
 }
@@ -198,17 +205,27 @@ fn build_root(
     idmap: Option<BorrowedFd<'_>>,
     usr: &OwnedFd,
     nodes: &[(&str, OwnedFd)],
+    etc: Option<&OwnedFd>,
+    places: &[(String, NodeKind)],
 ) -> Result<(), Failure> {
     // A file system of its own, so that the mount table of a box names no directory of ours.
     let root = make_tmpfs(16 << 20, 16384, "755", PLAIN).step("making the root")?;
     attach(&root, at).step("attaching the root")?;
     template.lay_out(at)?;
-    etc::generate(Path::new("/etc"), &Path::new(at).join("etc")).step("generating /etc")?;
+    if etc.is_none() {
+        etc::generate(Path::new("/etc"), &Path::new(at).join("etc")).step("generating /etc")?;
+    }
     lay_out_dev(&format!("{at}/dev"))?;
+    for (path, kind) in places {
+        make_place(&format!("{at}{path}"), *kind).step_with(|| format!("making a place for {path}"))?;
+    }
     if idmap.is_some() {
         give(Path::new(at), HOST_BASE).step("giving the root to the box's root")?;
     }
     attach(usr, format!("{at}/usr")).step("attaching /usr")?;
+    if let Some(etc) = etc {
+        attach(etc, format!("{at}/etc")).step("attaching /etc")?;
+    }
     for (name, node) in nodes {
         attach(node, format!("{at}/dev/{name}")).step_with(|| format!("attaching /dev/{name}"))?;
     }
@@ -217,6 +234,57 @@ fn build_root(
         attach(&mount, format!("{at}/{name}")).step_with(|| format!("attaching /{name}"))?;
     }
     set_attributes(root.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("making the root read-only")
+}
+
+/// The root of one box alone, with an /etc that was generated before, and places for what will be mounted in it.
+pub(crate) fn build_one(
+    at: &str,
+    idmap: BorrowedFd<'_>,
+    etc: &OwnedFd,
+    places: &[(String, NodeKind)],
+) -> Result<(), Failure> {
+    let usr = clone_system("/usr", Some(idmap)).step("cloning /usr")?;
+    let nodes = clone_devices()?;
+    let (links, system_directories) = system_entries();
+    let template = Template { links, system_directories, masks: Vec::new() };
+    build_root(&template, at, Some(idmap), &usr, &nodes, Some(etc), places)
+}
+
+/// Writes the /etc of boxes to a new directory, once for all of them.
+pub fn generate_etc(directory: &Path) -> io::Result<()> {
+    fs::create_dir(directory)?;
+    etc::generate(Path::new("/etc"), directory)?;
+    give(directory, HOST_BASE)?;
+    open_to_all(directory)
+}
+
+/// Whatever the mask of whoever wrote it.
+fn open_to_all(path: &Path) -> io::Result<()> {
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if kind.is_symlink() {
+        return Ok(());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(if kind.is_dir() { 0o755 } else { 0o644 }))?;
+    if kind.is_dir() {
+        for entry in fs::read_dir(path)? {
+            open_to_all(&entry?.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Of the host's /proc, what boxes do not see: names below it, and which are directories.
+pub fn hidden_in_proc() -> Vec<(String, NodeKind)> {
+    let kind = |directory| if directory { NodeKind::Directory } else { NodeKind::File };
+    masks_of(Path::new("/proc")).into_iter().map(|mask| (mask.path, kind(mask.directory))).collect()
+}
+
+fn make_place(path: &str, kind: NodeKind) -> io::Result<()> {
+    if kind == NodeKind::Directory {
+        return fs::create_dir_all(path);
+    }
+    fs::create_dir_all(Path::new(path).parent().unwrap_or(Path::new("/")))?;
+    fs::write(path, "")
 }
 
 /// The tree is ours, made a moment ago in memory.

@@ -28,16 +28,27 @@ pub enum ErrorKind {
     FileNotFound,
     /// A file operation inside the box failed for another reason (permission, not a directory, no space).
     FileFailed,
+    SkillNotFound,
+    /// A skill, or a directory for it, is there already; or it changed since it was read.
+    SkillConflict,
     /// The program to run does not exist in the box.
     CommandNotFound,
     /// The program exists and cannot be executed.
     CommandNotExecutable,
     /// A configured bound of ours would be exceeded (sessions, bytes, arguments).
     LimitExceeded,
+    /// As many sessions or processes as a host's configuration lets all its workspaces have.
+    CapacityExceeded,
+    /// A workspace may not have boxes: no grant, or none of that kind.
+    Admission,
+    /// What a host must rely on is not there, or not as it says.
+    Readiness,
     /// The operation did not end in its time.
     Timeout,
     /// The backend is absent, or refuses to talk to us.
     BackendUnavailable,
+    /// The image of a box is not there and cannot be had.
+    ImageUnavailable,
     /// The runtime is not reachable or is shutting down.
     RuntimeUnavailable,
     /// A fault of ours or of the system below; the message says which step.
@@ -56,7 +67,7 @@ pub struct Appearance {
 
 impl ErrorKind {
     /// Every kind, in the order of declaration.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 23] = [
         Self::Validation,
         Self::Denied,
         Self::Unenforceable,
@@ -67,11 +78,17 @@ impl ErrorKind {
         Self::ProcessConflict,
         Self::FileNotFound,
         Self::FileFailed,
+        Self::SkillNotFound,
+        Self::SkillConflict,
         Self::CommandNotFound,
         Self::CommandNotExecutable,
         Self::LimitExceeded,
+        Self::CapacityExceeded,
+        Self::Admission,
+        Self::Readiness,
         Self::Timeout,
         Self::BackendUnavailable,
+        Self::ImageUnavailable,
         Self::RuntimeUnavailable,
         Self::Internal,
     ];
@@ -89,11 +106,17 @@ impl ErrorKind {
             Self::ProcessConflict => ("BoxManagedProcessConflictError", 409, 125),
             Self::FileNotFound => ("BoxError", 404, 125),
             Self::FileFailed => ("BoxError", 422, 125),
+            Self::SkillNotFound => ("BoxValidationError", 404, 125),
+            Self::SkillConflict => ("BoxValidationError", 409, 125),
             Self::CommandNotFound => ("BoxError", 422, 127),
             Self::CommandNotExecutable => ("BoxError", 422, 126),
             Self::LimitExceeded => ("BoxError", 429, 125),
+            Self::CapacityExceeded => ("BoxCapacityExceededError", 429, 125),
+            Self::Admission => ("BoxAdmissionError", 403, 125),
+            Self::Readiness => ("BoxReadinessError", 503, 125),
             Self::Timeout => ("BoxError", 504, 124),
             Self::BackendUnavailable => ("BoxBackendUnavailableError", 503, 125),
+            Self::ImageUnavailable => ("BoxBackendUnavailableError", 503, 125),
             Self::RuntimeUnavailable => ("BoxRuntimeUnavailableError", 503, 125),
             Self::Internal => ("BoxError", 500, 125),
         };
@@ -103,7 +126,10 @@ impl ErrorKind {
 
 /// What a client of LangBot's protocol looks for to choose its exception, anywhere in a message and in this
 /// order.
-const CLASS_MARKS: [&str; 6] = [
+const CLASS_MARKS: [&str; 9] = [
+    "BoxAdmissionError:",
+    "BoxReadinessError:",
+    "BoxCapacityExceededError:",
     "BoxValidationError:",
     "BoxSessionNotFoundError:",
     "BoxSessionConflictError:",

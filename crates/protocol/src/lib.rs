@@ -18,12 +18,13 @@ pub use enforcement::{Control, Enforcement, Finding, State};
 pub use error::{Appearance, ErrorKind, wire_message, without_class_marks};
 pub use json::to_wire_json;
 pub use profile::{BoxProfile, UnknownProfile};
+pub use python::{float as python_float, string as python_repr, trim as python_trim};
 pub use result::{
     BackendStatus, ExecResult, ExecStatus, ProcessInfo, ProcessStatus, RuntimeStatus, SessionDetails,
     SessionInfo,
 };
 pub use spec::{
-    BoxSpec, DEFAULT_IMAGE, DEFAULT_PROCESS_ID, DEFAULT_WORKDIR, InvalidSpec, Issue, MountMode, MountSpec,
-    NetworkMode, ProcessSpec, lax_integer,
+    ARTIFACTS, BoxSpec, DEFAULT_IMAGE, DEFAULT_PROCESS_ID, DEFAULT_WORKDIR, InvalidSpec, Issue, MountMode,
+    MountSpec, NetworkMode, ProcessSpec, lax_integer,
 };
 pub use timestamp::Timestamp;

@@ -9,12 +9,12 @@ use serde_json::Value;
 const SHOWN_IN_FULL: usize = 50;
 
 /// `str.strip()`: Unicode white space, and the four ASCII separators that Rust does not count.
-pub(crate) fn trim(text: &str) -> &str {
+pub fn trim(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c))
 }
 
 /// `repr(float)` of a finite number: the shortest digits, an exponent outside 1e-4..1e16.
-pub(crate) fn float(value: f64) -> String {
+pub fn float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
     let Ok(exponent) = exponent.parse::<i32>() else { return scientific };
@@ -82,7 +82,7 @@ fn join_ends(head: &str, tail: &str) -> String {
 }
 
 /// `repr(str)`.
-pub(crate) fn string(text: &str) -> String {
+pub fn string(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::with_capacity(text.len() + 2);
     out.push(quote);

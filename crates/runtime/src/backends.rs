@@ -1,9 +1,11 @@
 //! Which backend sessions are made on, now.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sandcrate_backend::Backend;
 use sandcrate_protocol::BackendStatus;
+use serde::Serialize;
 
 use crate::config::BackendChoice;
 use crate::session::locked;
@@ -12,15 +14,30 @@ use crate::{LangbotConfig, RuntimeError};
 /// Backends of this machine, in the order in which `local` tries them.
 const LOCAL: [&str; 4] = ["native", "docker", "podman", "nsjail"];
 
+/// A backend that does not say within this time whether it is there is not.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A backend as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BackendView {
+    pub name: &'static str,
+    pub available: bool,
+    /// Why it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Backends {
     all: Vec<Arc<dyn Backend>>,
     chosen: Mutex<Option<Arc<dyn Backend>>>,
+    /// How each stood when it was last looked at.
+    seen: Mutex<Vec<BackendView>>,
 }
 
 impl Backends {
     pub(crate) fn new(all: Vec<Arc<dyn Backend>>) -> Self {
-        Self { all, chosen: Mutex::default() }
+        Self { all, chosen: Mutex::default(), seen: Mutex::default() }
     }
 
     /// Forgets the choice; the next use makes it anew.
@@ -39,14 +56,14 @@ impl Backends {
         }
         let mut reasons = Vec::new();
         for candidate in self.candidates(choice) {
-            match candidate.probe().await {
+            match look_at(candidate.as_ref()).await {
                 Ok(()) => {
                     // Two choosers come to the same end: the order is fixed.
                     *locked(&self.chosen) = Some(Arc::clone(&candidate));
                     tracing::info!(backend = candidate.name(), "backend chosen");
                     return Ok(candidate);
                 }
-                Err(error) => reasons.push(error.to_string()),
+                Err(why) => reasons.push(why),
             }
         }
         Err(RuntimeError::NoBackend { why: self.why_none(choice, &reasons) })
@@ -60,7 +77,7 @@ impl Backends {
     pub(crate) async fn named(&self, name: &str) -> Result<Arc<dyn Backend>, RuntimeError> {
         let missing = || self.why_none(&BackendChoice::Named(name.to_owned()), &[]);
         let backend = self.find(name).ok_or_else(|| RuntimeError::NoBackend { why: missing() })?;
-        backend.probe().await.map_err(|error| RuntimeError::NoBackend { why: error.to_string() })?;
+        look_at(backend.as_ref()).await.map_err(|why| RuntimeError::NoBackend { why })?;
         Ok(backend)
     }
 
@@ -94,12 +111,55 @@ impl Backends {
 
     /// Asks the backend in use whether it still is there.
     pub(crate) async fn status(&self, choice: &BackendChoice) -> BackendStatus {
+        let up = |backend: &Arc<dyn Backend>| BackendStatus {
+            name: Some(backend.name().to_owned()),
+            available: true,
+        };
+        let lost = match self.choose(choice).await {
+            Ok(backend) if look_at(backend.as_ref()).await.is_ok() => return up(&backend),
+            Ok(backend) => backend,
+            Err(_) => return BackendStatus { name: None, available: false },
+        };
+        // Another may do, where the choice is ours.
+        self.forget();
         match self.choose(choice).await {
-            Ok(backend) => {
-                let available = backend.probe().await.is_ok();
-                BackendStatus { name: Some(backend.name().to_owned()), available }
+            Ok(backend) => up(&backend),
+            Err(_) => BackendStatus { name: Some(lost.name().to_owned()), available: false },
+        }
+    }
+
+    /// Looks at all of them. A choice that is gone is forgotten: the next request chooses again.
+    pub(crate) async fn look(&self) -> Vec<BackendView> {
+        let looks = self.all.iter().map(|backend| async move {
+            let why = look_at(backend.as_ref()).await.err();
+            BackendView { name: backend.name(), available: why.is_none(), why }
+        });
+        let views = futures_util::future::join_all(looks).await;
+        let chosen = locked(&self.chosen).as_ref().map(|chosen| chosen.name());
+        if views.iter().any(|view| Some(view.name) == chosen && !view.available) {
+            self.forget();
+        }
+        let before = std::mem::replace(&mut *locked(&self.seen), views.clone());
+        for view in &views {
+            let known = before.iter().find(|before| before.name == view.name);
+            match (known.map(|known| known.available), view.available) {
+                (Some(true), false) => {
+                    tracing::warn!(backend = view.name, why = view.why, "backend lost");
+                }
+                (Some(false), true) => tracing::info!(backend = view.name, "backend is back"),
+                _ => {}
             }
-            Err(_) => BackendStatus { name: None, available: false },
+        }
+        views
+    }
+}
+
+/// Why a backend cannot be used now, if so.
+async fn look_at(backend: &dyn Backend) -> Result<(), String> {
+    match tokio::time::timeout(PROBE_LIMIT, backend.probe()).await {
+        Ok(looked) => looked.map_err(|error| error.to_string()),
+        Err(_) => {
+            Err(format!("backend `{}` does not answer within {} s", backend.name(), PROBE_LIMIT.as_secs()))
         }
     }
 }

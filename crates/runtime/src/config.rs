@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sandcrate_protocol::network::{Grants, Limits, NetworkRequest, Policy};
+use sandcrate_skills::Limits as SkillLimits;
 use serde::{Deserialize, Serialize};
+
+use crate::BoxLimits;
 
 /// Which backend sessions are made on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +150,11 @@ impl Default for RuntimeLimits {
 pub struct LangbotConfig {
     pub backend: Option<BackendChoice>,
     pub mount_roots: Vec<PathBuf>,
+    /// Where its skills are.
+    pub skills_root: Option<PathBuf>,
+    pub limits: Option<BoxLimits>,
+    /// Where files of its workspaces are, if they are shared with us.
+    pub default_workspace: Option<PathBuf>,
 }
 
 /// Who sent a LangBot configuration.
@@ -165,9 +173,15 @@ pub struct RuntimeConfig {
     pub state_dir: PathBuf,
     /// `None` leaves the choice to LangBot's configuration.
     pub backend: Option<BackendChoice>,
+    /// Backends that a request may ask for by name.
+    pub request_backends: Vec<String>,
     /// Host directories that may be mounted; `None` leaves them to a known client's LangBot configuration.
     pub mount_roots: Option<Vec<PathBuf>>,
     pub network: NetworkConfig,
+    /// Where skills are kept; `None` leaves it to a known client's LangBot configuration, and to the state
+    /// directory while there is none.
+    pub skills_root: Option<PathBuf>,
+    pub skill_limits: SkillLimits,
     /// After this long without use a session ends, unless it is persistent.
     pub session_ttl: Duration,
     pub limits: RuntimeLimits,
@@ -180,8 +194,11 @@ impl RuntimeConfig {
         Self {
             state_dir: state_dir.into(),
             backend: None,
+            request_backends: Vec::new(),
             mount_roots: None,
             network: NetworkConfig::default(),
+            skills_root: None,
+            skill_limits: SkillLimits::default(),
             session_ttl: Self::DEFAULT_TTL,
             limits: RuntimeLimits::default(),
         }

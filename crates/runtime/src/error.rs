@@ -37,11 +37,26 @@ pub enum RuntimeError {
     Policy(#[from] PolicyError),
     #[error("{what} exceeds the limit of {limit}")]
     LimitExceeded { what: String, limit: String },
+    /// What a host's configuration lets all its workspaces have together.
+    #[error("Box {what} capacity reached ({limit})")]
+    CapacityReached { what: &'static str, limit: usize },
+    /// In the words of LangBot since 4.11.1.
+    #[error(
+        "Box mounts differ from this session's immutable mount set; acquire a Box with a distinct reuse key for \
+         different host mounts. The existing session was preserved."
+    )]
+    MountsDiffer,
+    #[error("Immutable artifact preparation failed: {why}")]
+    Artifact { why: String },
+    #[error("{why}")]
+    NotReady { why: String },
     #[error("{hint}")]
     Unsupported { hint: String },
     /// No backend could be chosen; `why` says what each of them lacks.
     #[error("LangBot Box backend unavailable. {why}")]
     NoBackend { why: String },
+    #[error("backend `{backend}` is not open to requests; {}", open_backends(allowed))]
+    BackendDenied { backend: String, allowed: Vec<String> },
     #[error("the runtime is shutting down")]
     ShuttingDown,
     #[error(transparent)]
@@ -67,10 +82,15 @@ impl RuntimeError {
         match self {
             Self::Invalid { .. } => ErrorKind::Validation,
             Self::SessionNotFound { .. } | Self::SessionEnded { .. } => ErrorKind::SessionNotFound,
-            Self::SessionConflict { .. } => ErrorKind::SessionConflict,
+            Self::SessionConflict { .. } | Self::MountsDiffer => ErrorKind::SessionConflict,
+            Self::CapacityReached { .. } => ErrorKind::CapacityExceeded,
+            Self::Artifact { .. } => ErrorKind::FileFailed,
+            Self::NotReady { .. } => ErrorKind::Readiness,
             Self::ProcessNotFound { .. } | Self::CommandNotFound { .. } => ErrorKind::ProcessNotFound,
             Self::ProcessNotRunning { .. } | Self::ProcessAttached { .. } => ErrorKind::ProcessConflict,
-            Self::MountDenied { .. } | Self::NetworkDenied { .. } => ErrorKind::Denied,
+            Self::MountDenied { .. } | Self::NetworkDenied { .. } | Self::BackendDenied { .. } => {
+                ErrorKind::Denied
+            }
             Self::Policy(error) => error.kind(),
             Self::LimitExceeded { .. } => ErrorKind::LimitExceeded,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
@@ -79,6 +99,13 @@ impl RuntimeError {
             Self::Backend(error) => error.kind(),
             Self::Failed { .. } => ErrorKind::Internal,
         }
+    }
+}
+
+fn open_backends(allowed: &[String]) -> String {
+    match allowed {
+        [] => "the operator lists those that are in runtime.request_backends".to_owned(),
+        allowed => format!("these are: {} (runtime.request_backends)", allowed.join(", ")),
     }
 }
 

@@ -88,6 +88,7 @@ impl Inner {
         let turn = self.turn(session).await?;
         let _busy = session.use_now();
         let live = self.ensure_live(session, mounts).await?;
+        self.place_artifacts(session, mounts.unwrap_or_default()).await?;
         let began = Instant::now();
         let started = live.backend.exec(&session.id, request.clone()).await;
         let result = match started {

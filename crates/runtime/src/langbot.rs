@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::BoxLimits;
 use crate::config::{BackendChoice, InitSource, LangbotConfig};
 use crate::error::RuntimeError;
 
@@ -14,18 +15,53 @@ pub(crate) fn parse(config: &Value, source: &InitSource) -> Result<LangbotConfig
         return Err(RuntimeError::invalid("config", "must be an object"));
     };
     let mut parsed = LangbotConfig { backend: backend(section.get("backend"))?, ..LangbotConfig::default() };
+    parsed.limits = BoxLimits::parse(section.get("limits"))?;
+    refuse_admission(section.get("admission"))?;
     let local = match section.get("local") {
         None | Some(Value::Null) => return Ok(parsed),
         Some(Value::Object(local)) => local,
         Some(_) => return Err(RuntimeError::invalid("local", "must be an object")),
     };
     let mut roots = texts("local.allowed_mount_roots", local.get("allowed_mount_roots"))?;
-    if let Some(host_root) = text("local.host_root", local.get("host_root"))? {
-        roots.push(host_root);
+    let host_root = text("local.host_root", local.get("host_root"))?;
+    let skills_root = text("local.skills_root", local.get("skills_root"))?;
+    parsed.skills_root = skills_place(source, host_root.as_deref(), skills_root.as_deref());
+    if let Some(host_root) = &host_root {
+        let named = text("local.default_workspace", local.get("default_workspace"))?;
+        let host_root = absolute(&source.base_dir, host_root);
+        parsed.default_workspace = Some(absolute(&host_root, named.as_deref().unwrap_or("default")));
     }
+    roots.extend(host_root);
     parsed.mount_roots = roots.iter().map(|root| absolute(&source.base_dir, root)).collect();
     parsed.mount_roots.dedup();
     Ok(parsed)
+}
+
+/// A host that wants workspaces held to grants must not be served as if it had not asked.
+fn refuse_admission(section: Option<&Value>) -> Result<(), RuntimeError> {
+    let required = match section {
+        None | Some(Value::Null) => false,
+        // Whatever cannot be read may mean yes.
+        Some(section) => section.get("required").unwrap_or(&Value::Bool(false)) != &Value::Bool(false),
+    };
+    if required {
+        let problem = "is true, and this version does not hold workspaces to grants; set it to false";
+        return Err(RuntimeError::invalid("box.admission.required", problem));
+    }
+    Ok(())
+}
+
+/// `skills_root` below `host_root`, with the defaults that LangBot has; nothing when it names neither.
+fn skills_place(source: &InitSource, host_root: Option<&str>, skills_root: Option<&str>) -> Option<PathBuf> {
+    if host_root.is_none() && skills_root.is_none() {
+        return None;
+    }
+    let host_root = absolute(&source.base_dir, host_root.unwrap_or("./data/box"));
+    let skills_root = skills_root.unwrap_or("skills");
+    Some(match skills_root.strip_prefix("~/").zip(std::env::home_dir()) {
+        Some((below, home)) => absolute(&home, below),
+        None => absolute(&host_root, skills_root),
+    })
 }
 
 /// A backend that is there without a name undoes an earlier choice; one that is not there leaves it.
@@ -95,6 +131,19 @@ mod tests {
         assert_eq!(parsed.backend, Some(BackendChoice::Local));
         let roots = ["/srv/langbot/data/box", "/tmp", "/srv/langbot/data/box"].map(PathBuf::from);
         assert_eq!(parsed.mount_roots, roots);
+        assert_eq!(parsed.skills_root.as_deref(), Some(Path::new("/srv/langbot/data/box/skills")));
+    }
+
+    #[test]
+    fn skills_are_below_the_host_root_unless_they_are_elsewhere() {
+        let place = |local: Value| parse(&json!({ "local": local }), &source()).unwrap().skills_root;
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(place(json!({})), None);
+        assert_eq!(place(json!({"host_root": "/h"})), path("/h/skills"));
+        assert_eq!(place(json!({"host_root": "/h", "skills_root": "s/t"})), path("/h/s/t"));
+        assert_eq!(place(json!({"host_root": "/h", "skills_root": "/s"})), path("/s"));
+        assert_eq!(place(json!({"skills_root": "s"})), path("/srv/langbot/data/box/s"));
+        assert_eq!(place(json!({"skills_root": "~/s"})), std::env::home_dir().map(|home| home.join("s")));
     }
 
     #[test]

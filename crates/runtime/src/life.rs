@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 
 use sandcrate_backend::{
     Backend, BackendError, DiskLimit, ExecRequest, Execution, Limits, Mount, RootAccess, SessionId,
-    SessionSpec,
+    SessionSpec, StartNotices,
 };
-use sandcrate_protocol::{BoxSpec, MountMode, MountSpec};
+use sandcrate_protocol::{MountMode, MountSpec};
+use sandcrate_skills::Scope;
 use tokio::time::Instant;
 
 use crate::RuntimeError;
@@ -18,6 +19,7 @@ use crate::mounts::MountPolicy;
 use crate::records::Record;
 use crate::runtime::{Inner, Lost};
 use crate::session::{LiveBox, Phase, Session, locked};
+use crate::tenant::owner;
 
 /// A box that dies between two looks is made again, but not for ever.
 const ATTEMPTS: u32 = 3;
@@ -42,7 +44,11 @@ impl Inner {
             && live.backend.is_alive(&session.id).await
         {
             match mounts {
-                Some(wanted) if !same_mounts(wanted, &live.mounts) => {}
+                Some(wanted) if !same_mounts(wanted, &live.mounts) => {
+                    if owner(session.id.as_str()).is_some() {
+                        return Err(Lost::Failed(RuntimeError::MountsDiffer));
+                    }
+                }
                 _ => return Ok(Arc::clone(live)),
             }
         }
@@ -84,15 +90,34 @@ impl Inner {
         mounts: Option<&[MountSpec]>,
     ) -> Result<Arc<LiveBox>, RuntimeError> {
         let wanted = match (mounts, &live) {
-            (Some(mounts), _) => mounts.to_vec(),
+            (Some(mounts), _) => mounts.iter().filter(|mount| !mount.is_artifact()).cloned().collect(),
             (None, Some(live)) => live.mounts.clone(),
             (None, None) => session.spec.extra_mounts.clone(),
         };
-        let spec = self.box_spec(session, &wanted).await?;
-        let network = spec.network.clone();
         let began = Instant::now();
-        let (backend, info) = match live {
-            Some(live) if live.backend.is_alive(&session.id).await => {
+        let alive = match live {
+            Some(live) if live.backend.is_alive(&session.id).await => Some(live),
+            Some(dead) => {
+                tracing::info!(session.id = session.id.as_str(), "box died; making another");
+                session.set_live(None);
+                session.processes.clear();
+                dead.backend.stop(&session.id).await?;
+                None
+            }
+            None => None,
+        };
+        let backend = match (&alive, session.home.get()) {
+            (Some(live), _) => Arc::clone(&live.backend),
+            (None, Some(home)) => self.backends.named(home).await?,
+            (None, None) => match &session.options.backend {
+                Some(name) => self.backends.named(name).await?,
+                None => self.backends.choose(&self.choice()).await?,
+            },
+        };
+        let spec = self.box_spec(session, &wanted, backend.as_ref()).await?;
+        let network = spec.network.clone();
+        let info = match alive {
+            Some(live) => {
                 if session.processes.any_running() || session.streams.any_running() {
                     return Err(RuntimeError::SessionConflict {
                         session: session.id.to_string(),
@@ -100,26 +125,23 @@ impl Inner {
                         existing: describe(&live.mounts),
                     });
                 }
-                Self::check_network(live.backend.as_ref(), &network)?;
+                Self::check_network(backend.as_ref(), &network)?;
                 self.account_last(session).await;
                 session.set_live(None);
-                let info = live.backend.restart(spec).await?;
-                (Arc::clone(&live.backend), info)
-            }
-            dead => {
-                if let Some(dead) = dead {
-                    tracing::info!(session.id = session.id.as_str(), "box died; making another");
-                    session.set_live(None);
-                    session.processes.clear();
-                    dead.backend.stop(&session.id).await?;
+                match backend.restart(spec).await {
+                    Ok(info) => info,
+                    Err(error) => {
+                        // Refused before the box was touched: it goes on as it was.
+                        if backend.is_alive(&session.id).await {
+                            session.set_live(Some(live));
+                        }
+                        return Err(error.into());
+                    }
                 }
-                let backend = match session.home.get() {
-                    Some(home) => self.backends.named(home).await?,
-                    None => self.backends.choose(&self.choice()).await?,
-                };
+            }
+            None => {
                 Self::check_network(backend.as_ref(), &network)?;
-                let info = self.start_on(&backend, spec).await?;
-                (backend, info)
+                self.start_on(&backend, spec).await?
             }
         };
         self.metrics.session_started(began.elapsed());
@@ -161,13 +183,16 @@ impl Inner {
         &self,
         session: &Session,
         extra_mounts: &[MountSpec],
+        backend: &dyn Backend,
     ) -> Result<SessionSpec, RuntimeError> {
         let wanted = &session.spec;
         let quota_bytes = Some(wanted.workspace_quota_mb << 20).filter(|bytes| *bytes > 0);
-        let mounts = self.admit_mounts(wanted, extra_mounts, quota_bytes).await?;
+        let mut mounts = self.admit_mounts(session, extra_mounts, quota_bytes).await?;
+        mounts.extend(self.artifact_mount(session).await?);
         let shared = wanted.host_path.is_some() && wanted.host_path_mode != MountMode::None;
         let mut spec = SessionSpec::new(session.id.clone());
         spec.network = self.network(&session.network(), session.publishes())?;
+        spec.image = Some(wanted.image.clone());
         spec.root = if wanted.read_only_rootfs { RootAccess::ReadOnly } else { RootAccess::Writable };
         spec.limits = Limits {
             memory_bytes: wanted.memory_mb << 20,
@@ -178,9 +203,16 @@ impl Inner {
         if let Some(bytes) = quota_bytes
             && !shared
         {
-            spec.limits.disk = DiskLimit::Hard(bytes);
+            spec.limits.disk = match backend.capabilities().hard_disk_quota {
+                true => DiskLimit::Hard(bytes),
+                // The session's record says that it is counted.
+                false => DiskLimit::Accounted(bytes),
+            };
         }
         spec.mounts = mounts;
+        let (notices, id) = (self.notices.clone(), session.id.to_string());
+        // Nobody may listen.
+        spec.notices = StartNotices::new(move |notice| drop(notices.send((id.clone(), notice))));
         // /tmp is private without a mount.
         if !shared && wanted.mount_path != "/tmp" {
             spec.workspace.clone_from(&wanted.mount_path);
@@ -195,15 +227,16 @@ impl Inner {
     /// The host's directories that the session asks for, as far as it may have them.
     async fn admit_mounts(
         &self,
-        wanted: &BoxSpec,
+        session: &Session,
         extra_mounts: &[MountSpec],
         quota_bytes: Option<u64>,
     ) -> Result<Vec<Mount>, RuntimeError> {
+        let wanted = &session.spec;
         // The usual session asks for none, and need not wait for another thread.
         if wanted.host_path.is_none() && extra_mounts.is_empty() {
             return Ok(Vec::new());
         }
-        let policy = self.mount_policy();
+        let policy = self.mount_policy(session.id.as_str());
         let (host_path, mode, target) =
             (wanted.host_path.clone(), wanted.host_path_mode, wanted.mount_path.clone());
         let extra = extra_mounts.to_vec();
@@ -223,13 +256,15 @@ impl Inner {
             .map_err(|error| RuntimeError::failed("checking mounts", std::io::Error::other(error)))?
     }
 
-    pub(crate) fn mount_policy(&self) -> MountPolicy {
+    pub(crate) fn mount_policy(&self, session: &str) -> MountPolicy {
         let roots = match &self.config.mount_roots {
             Some(roots) => Some(roots.clone()),
             None => Some(locked(&self.langbot).mount_roots.clone()).filter(|roots| !roots.is_empty()),
         };
         let own_state = self.config.state_dir.canonicalize().into_iter().collect();
-        MountPolicy { roots, own_state }
+        let scope =
+            owner(session).map_or(Scope::Shared, |(workspace, _)| Scope::Tenant(workspace.to_owned()));
+        MountPolicy { roots, own_state, skills: Some(self.skills.clone()), scope }
     }
 
     /// The box of a session that is there; for work that needs no other mounts.
@@ -282,6 +317,7 @@ impl Inner {
             self.tasks.spawn(async move {
                 session.ports.end().await;
                 runtime.stop_box(&session).await;
+                runtime.forget_artifacts(&session).await;
                 if session.spec.persistent {
                     runtime.forget(&session).await;
                 }
@@ -293,9 +329,16 @@ impl Inner {
 
     async fn stop_box(&self, session: &Arc<Session>) {
         let _gate = session.gate.lock().await;
-        if let Some(live) = session.live() {
-            self.account_last(session).await;
-            if let Err(error) = live.backend.stop(&session.id).await {
+        let backend = match session.live() {
+            Some(live) => {
+                self.account_last(session).await;
+                Some(Arc::clone(&live.backend))
+            }
+            // A box that could not be made anew has left its files.
+            None => session.home.get().and_then(|home| self.backends.find(home)),
+        };
+        if let Some(backend) = backend {
+            if let Err(error) = backend.stop(&session.id).await {
                 tracing::warn!(
                     session.id = session.id.as_str(),
                     error = &error as &dyn std::error::Error,
@@ -379,9 +422,11 @@ fn cpu_millis(cpus: f64) -> u32 {
     ((cpus * 1000.0).round() as u32).max(1)
 }
 
-/// The same mounts, in whatever order.
+/// The same mounts, in whatever order. Those named by their content are not what a box is made of.
 fn same_mounts(wanted: &[MountSpec], had: &[MountSpec]) -> bool {
-    wanted.len() == had.len() && wanted.iter().all(|mount| had.contains(mount))
+    let compared = |mounts: &'_ [MountSpec]| mounts.iter().filter(|mount| !mount.is_artifact()).count();
+    compared(wanted) == compared(had)
+        && wanted.iter().filter(|mount| !mount.is_artifact()).all(|mount| had.contains(mount))
 }
 
 fn describe(mounts: &[MountSpec]) -> String {

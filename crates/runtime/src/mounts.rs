@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use sandcrate_backend::{Mount, MountAccess, refused_source};
 use sandcrate_protocol::MountMode;
+use sandcrate_skills::{Scope, Skills};
 
 use crate::RuntimeError;
 
@@ -15,6 +16,10 @@ pub(crate) struct MountPolicy {
     /// `None`: nobody has set any yet.
     pub(crate) roots: Option<Vec<PathBuf>>,
     pub(crate) own_state: Vec<PathBuf>,
+    /// A package of a skill may be mounted wherever the skills are, in our own state too.
+    pub(crate) skills: Option<Skills>,
+    /// Whose skills may be mounted, beside everybody's.
+    pub(crate) scope: Scope,
 }
 
 impl MountPolicy {
@@ -38,11 +43,18 @@ impl MountPolicy {
         }
         let (resolved, exists) =
             resolve(asked).map_err(|error| deny(format!("it cannot be looked at: {error}")))?;
-        if let Some(rule) = refused_source(&resolved, &self.own_state) {
+        let skills_root = self.skills.as_ref().and_then(|skills| skills.root_of(&self.scope, &resolved));
+        let own_state: &[PathBuf] = if skills_root.is_some() { &[] } else { &self.own_state };
+        if let Some(rule) = refused_source(&resolved, own_state) {
             return Err(deny(rule));
         }
-        let within = self.root_of(&resolved).ok_or_else(|| deny(self.outside()))?;
-        if !exists && access == MountAccess::ReadOnly {
+        if self.skills.as_ref().is_some_and(|skills| skills.keeps(&self.scope, &resolved)) {
+            return Err(deny("it belongs to the skill store".to_owned()));
+        }
+        // A skill that is not there is never made by mounting it.
+        let made_by_mounting = skills_root.is_none() && access == MountAccess::ReadWrite;
+        let within = skills_root.or_else(|| self.root_of(&resolved)).ok_or_else(|| deny(self.outside()))?;
+        if !exists && !made_by_mounting {
             return Err(deny("it does not exist".to_owned()));
         }
         Ok(Some(Mount {
@@ -104,7 +116,7 @@ mod tests {
     use super::*;
 
     fn policy(root: &Path) -> MountPolicy {
-        MountPolicy { roots: Some(vec![root.to_owned()]), own_state: Vec::new() }
+        MountPolicy { roots: Some(vec![root.to_owned()]), ..MountPolicy::default() }
     }
 
     fn refusal(policy: &MountPolicy, path: &Path) -> String {
@@ -129,6 +141,43 @@ mod tests {
             policy(root.path()).admit(fresh.to_str().unwrap(), "/workspace", MountMode::Ro, None).is_err(),
             "and not for a reader"
         );
+    }
+
+    #[test]
+    fn a_skill_is_mounted_wherever_the_skills_are_and_only_if_it_is_there() {
+        let state = tempfile::tempdir().unwrap();
+        let real = state.path().canonicalize().unwrap();
+        std::fs::create_dir_all(real.join("skills/one")).unwrap();
+        std::fs::create_dir_all(real.join("skills/.sandcrate/unfinished")).unwrap();
+        std::fs::create_dir_all(real.join("sessions/x")).unwrap();
+        let config = sandcrate_skills::SkillsConfig { root: real.join("skills"), ..Default::default() };
+        let policy = MountPolicy {
+            own_state: vec![real.clone()],
+            skills: Some(Skills::new(config)),
+            ..MountPolicy::default()
+        };
+        let one = real.join("skills/one");
+        let mount = policy.admit(one.to_str().unwrap(), "/workspace/.skills/one", MountMode::Rw, None);
+        let mount = mount.unwrap().unwrap();
+        assert_eq!((mount.source, mount.within, mount.create), (one, Some(real.join("skills")), false));
+        for bad in [
+            "skills",
+            "skills/.sandcrate",
+            "skills/.sandcrate/unfinished",
+            "sessions/x",
+            "skills/../sessions",
+        ] {
+            let refused = refusal(&policy, &real.join(bad));
+            assert!(refused.contains("own state") || refused.contains("`..`"), "{bad}: {refused}");
+        }
+        // Also where the root lies in a directory that may be mounted.
+        let policy = MountPolicy { roots: Some(vec![real.clone()]), own_state: Vec::new(), ..policy };
+        std::fs::create_dir_all(real.join("skills/tenants/t/one")).unwrap();
+        for bad in ["skills/.sandcrate", "skills/tenants", "skills/tenants/t/one"] {
+            assert!(refusal(&policy, &real.join(bad)).contains("belongs to the skill store"), "{bad}");
+        }
+        assert!(refusal(&policy, &real.join("skills/nope")).contains("does not exist"));
+        assert!(!real.join("skills/nope").exists());
     }
 
     #[test]

@@ -73,6 +73,8 @@ impl Record {
             network: self.asked_network.clone(),
             // Ports belong to a life of the runtime.
             ports: Vec::new(),
+            // Its home says it.
+            backend: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! and outside both is decided here; nothing else takes two of them.
 
 mod managed;
+mod tenants;
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -11,16 +12,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcrate_backend::{Backend, ExecControl, ExecRequest, FileReply, FileRequest, SessionId};
+use sandcrate_backend::{Backend, ExecControl, ExecRequest, FileReply, FileRequest, SessionId, StartNotice};
 use sandcrate_protocol::{BackendStatus, BoxSpec, RuntimeStatus};
+use sandcrate_skills::Skills;
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backends::{Backends, effective_choice};
+use crate::artifacts::Artifacts;
+use crate::backends::{BackendView, Backends, effective_choice};
 use crate::config::{BackendChoice, InitSource, LangbotConfig, RuntimeConfig};
 use crate::error::RuntimeError;
 use crate::exec::{ExecOutcome, OnTimeout, Target, is_gone};
 use crate::langbot;
+use crate::lookout;
 use crate::metrics::Metrics;
 use crate::output_log::{LogEnd, Subscription};
 use crate::reaper;
@@ -28,9 +33,15 @@ use crate::records::{Records, RecordsError};
 use crate::session::{Session, SessionOptions, SessionView, locked};
 use crate::streams::{CommandId, CommandView, Followed};
 use crate::table::Table;
+use crate::tenant::owner;
+
+pub use tenants::{Capacity, TenantStatus};
 
 /// How often the end of running work is looked for during a shutdown.
 const SHUTDOWN_LOOKS: Duration = Duration::from_millis(20);
+
+/// Notices that a slow listener may be behind.
+const KEPT_NOTICES: usize = 256;
 
 type Result<T> = std::result::Result<T, RuntimeError>;
 
@@ -48,6 +59,10 @@ pub(crate) struct Inner {
     pub(crate) records: Records,
     pub(crate) metrics: Metrics,
     pub(crate) langbot: Mutex<LangbotConfig>,
+    pub(crate) skills: Skills,
+    pub(crate) artifacts: Arc<Artifacts>,
+    /// What starts have to tell, with the session's id.
+    pub(crate) notices: broadcast::Sender<(String, StartNotice)>,
     shutting_down: AtomicBool,
     /// Ends of sessions.
     pub(crate) tasks: TaskTracker,
@@ -81,9 +96,10 @@ impl Runtime {
         let opened = tokio::task::spawn_blocking(move || {
             let records = Records::open(&state_dir)?;
             let kept = records.load();
-            Ok::<_, RecordsError>((records, kept))
+            // Behind the lock: what lies there is nobody's now.
+            Ok::<_, RecordsError>((records, kept, Arc::new(Artifacts::open(&state_dir))))
         });
-        let (records, kept) = opened
+        let (records, kept, artifacts) = opened
             .await
             .map_err(|error| {
                 RuntimeError::failed("opening the state directory", std::io::Error::other(error))
@@ -102,6 +118,9 @@ impl Runtime {
             records,
             metrics: Metrics::new(),
             langbot: Mutex::default(),
+            skills: crate::skills::open(&config),
+            artifacts,
+            notices: broadcast::channel(KEPT_NOTICES).0,
             shutting_down: AtomicBool::new(false),
             tasks: TaskTracker::new(),
             reaper_end: CancellationToken::new(),
@@ -112,11 +131,18 @@ impl Runtime {
         }
         let (weak, ttl) = (Arc::downgrade(&inner), inner.config.session_ttl);
         inner.tasks.spawn(inner.reaper_end.clone().run_until_cancelled_owned(reaper::run(weak, ttl)));
+        let weak = Arc::downgrade(&inner);
+        inner.tasks.spawn(inner.reaper_end.clone().run_until_cancelled_owned(lookout::run(weak)));
         Ok(Self { inner })
     }
 
     pub fn config(&self) -> &RuntimeConfig {
         &self.inner.config
+    }
+
+    /// The skills. They need no session, and no session needs them.
+    pub fn skills(&self) -> &Skills {
+        &self.inner.skills
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -127,6 +153,10 @@ impl Runtime {
     /// Takes LangBot's `box` section. Unknown keys are no error; the same again changes nothing.
     pub fn init(&self, config: &serde_json::Value, source: &InitSource) -> Result<()> {
         let sent = langbot::parse(config, source)?;
+        let skills_root = match sent.skills_root.filter(|_| source.known) {
+            Some(root) => self.inner.admitted_skills_root(root)?,
+            None => None,
+        };
         let mut known = locked(&self.inner.langbot);
         let before = effective_choice(self.inner.config.backend.as_ref(), &known);
         if sent.backend.is_some() {
@@ -141,6 +171,16 @@ impl Runtime {
                 );
             }
         }
+        if sent.limits.is_some() {
+            known.limits = sent.limits;
+        }
+        if source.known && sent.default_workspace.is_some() {
+            known.default_workspace = sent.default_workspace;
+        }
+        if skills_root.is_some() {
+            known.skills_root = skills_root;
+        }
+        self.inner.place_skills(&known);
         if effective_choice(self.inner.config.backend.as_ref(), &known) != before {
             // Sessions keep the backend they are on; new ones take the new choice.
             self.inner.backends.forget();
@@ -154,6 +194,16 @@ impl Runtime {
             self.inner.metrics.set_backend(name, status.available);
         }
         status
+    }
+
+    /// Every backend there is, looked at now.
+    pub async fn backends(&self) -> Vec<BackendView> {
+        self.inner.look_at_backends().await
+    }
+
+    /// What starts of sessions have to tell, from now on; whoever reads too slowly misses some.
+    pub fn start_notices(&self) -> broadcast::Receiver<(String, StartNotice)> {
+        self.inner.notices.subscribe()
     }
 
     pub async fn status(&self) -> RuntimeStatus {
@@ -181,6 +231,7 @@ impl Runtime {
                 Err(Lost::SessionGone) => continue,
                 Err(Lost::Failed(error)) => return Err(error),
             }
+            self.inner.place_artifacts(&session, &spec.extra_mounts).await?;
             for port in &options.ports {
                 self.inner.publish(&session, *port).await?;
             }
@@ -305,9 +356,13 @@ impl Runtime {
             .map_err(|error| if is_gone(&error) { self.inner.ended(&session, &error) } else { error.into() })
     }
 
-    /// LangBot's `box_shutdown`: ends all but persistent sessions. The runtime goes on.
+    /// LangBot's `box_shutdown`: ends all but persistent sessions, and but those of workspaces. The runtime goes on.
     pub async fn end_sessions(&self) {
-        let ends = self.inner.table.all().into_iter().filter(|session| !session.spec.persistent);
+        self.end_all(|session| !session.spec.persistent && owner(session.id.as_str()).is_none()).await;
+    }
+
+    async fn end_all(&self, which: impl Fn(&Session) -> bool) {
+        let ends = self.inner.table.all().into_iter().filter(|session| which(session));
         futures_util::future::join_all(ends.map(|session| self.inner.close(session))).await;
     }
 
@@ -326,6 +381,7 @@ impl Runtime {
         futures_util::future::join_all(all.into_iter().map(|session| inner.put_away(session))).await;
         inner.tasks.close();
         inner.tasks.wait().await;
+        inner.skills.close().await;
         for backend in inner.backends.all() {
             backend.shutdown().await;
         }
@@ -341,6 +397,25 @@ impl Inner {
         effective_choice(self.config.backend.as_ref(), &locked(&self.langbot))
     }
 
+    pub(crate) async fn look_at_backends(&self) -> Vec<BackendView> {
+        let views = self.backends.look().await;
+        for view in &views {
+            self.metrics.set_backend(view.name, view.available);
+        }
+        views
+    }
+
+    /// Whether a request may choose its backend.
+    fn check_backend(&self, options: &SessionOptions) -> Result<()> {
+        match &options.backend {
+            Some(name) if !self.config.request_backends.contains(name) => Err(RuntimeError::BackendDenied {
+                backend: name.clone(),
+                allowed: self.config.request_backends.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.shutting_down.load(Ordering::Acquire) { Err(RuntimeError::ShuttingDown) } else { Ok(()) }
     }
@@ -354,9 +429,10 @@ impl Inner {
     /// The session a specification means; one that is closing is waited for.
     pub(crate) async fn session_for(&self, spec: &BoxSpec, options: &SessionOptions) -> Result<Arc<Session>> {
         let id = SessionId::new(spec.session_id.clone())?;
+        self.check_backend(options)?;
         loop {
             self.check_open()?;
-            match self.table.get_or_insert(&id, spec, options, self.config.limits.sessions)? {
+            match self.table.get_or_insert(&id, spec, options, self.caps())? {
                 crate::table::Found::Open(session) => return Ok(session),
                 crate::table::Found::Closing(session) => session.closed().await,
             }

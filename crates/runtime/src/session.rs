@@ -35,6 +35,8 @@ pub struct SessionOptions {
     pub network: Option<NetworkRequest>,
     /// Published when it is made, and gone with it.
     pub ports: Vec<PortRequest>,
+    /// Instead of the runtime's own choice, where the operator lets requests choose.
+    pub backend: Option<String>,
 }
 
 impl SessionOptions {
@@ -59,6 +61,8 @@ pub enum SessionState {
 pub struct SessionView {
     pub info: SessionInfo,
     pub state: SessionState,
+    /// Whether commands run or wait in it; processes alone do not count.
+    pub executing: bool,
     pub processes: Vec<ProcessInfo>,
     /// Of the box it has now.
     pub enforcement: Option<Enforcement>,
@@ -133,6 +137,8 @@ pub(crate) struct Session {
     /// As it was first asked for, without a command.
     pub(crate) spec: BoxSpec,
     pub(crate) options: SessionOptions,
+    /// Its first request brought directories named by their content, so its boxes have a place for them.
+    pub(crate) wants_artifacts: bool,
     pub(crate) created_at: Timestamp,
     pub(crate) clock: Arc<Clock>,
     /// Collected commands run one after the other.
@@ -179,6 +185,9 @@ impl Session {
         // What belongs to a command and not to the session; it may hold secrets, too.
         spec.cmd.clear();
         spec.env.clear();
+        let wants_artifacts = spec.extra_mounts.iter().any(MountSpec::is_artifact);
+        // Those come with each request, and are not what a session is compared by.
+        spec.extra_mounts.retain(|mount| !mount.is_artifact());
         let network = options.network(&spec);
         spec.network = network.mode();
         let now = Timestamp::now();
@@ -187,6 +196,7 @@ impl Session {
             number,
             spec,
             options,
+            wants_artifacts,
             created_at: now,
             clock: Arc::new(Clock::new(now)),
             turn: Arc::new(Semaphore::new(1)),
@@ -308,6 +318,7 @@ impl Session {
         Some(SessionView {
             info,
             state,
+            executing: self.has_commands(),
             processes: self.processes.infos(),
             enforcement: live.map(|live| live.info.enforcement.clone()),
             labels: self.options.labels.clone(),

@@ -8,6 +8,7 @@ use sandcrate_protocol::BoxSpec;
 
 use crate::RuntimeError;
 use crate::session::{Session, SessionOptions, locked};
+use crate::tenant::owner;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -18,6 +19,14 @@ pub(crate) struct Table {
 struct Sessions {
     by_id: HashMap<String, Arc<Session>>,
     next: u64,
+}
+
+/// How many sessions there may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caps {
+    pub(crate) sessions: usize,
+    /// Of workspaces, among them.
+    pub(crate) tenants: usize,
 }
 
 pub(crate) enum Found {
@@ -37,7 +46,7 @@ impl Table {
         id: &SessionId,
         spec: &BoxSpec,
         options: &SessionOptions,
-        limit: usize,
+        caps: Caps,
     ) -> Result<Found, RuntimeError> {
         let mut sessions = locked(&self.sessions);
         if let Some(known) = sessions.by_id.get(id.as_str()) {
@@ -46,6 +55,11 @@ impl Table {
             }
             known.check_compatible(spec, options)?;
             return Ok(Found::Open(Arc::clone(known)));
+        }
+        let limit = caps.sessions;
+        let tenants = || sessions.by_id.keys().filter(|id| owner(id).is_some()).count();
+        if owner(id.as_str()).is_some() && caps.tenants < limit && tenants() >= caps.tenants {
+            return Err(RuntimeError::CapacityReached { what: "session", limit: caps.tenants });
         }
         if sessions.by_id.len() >= limit {
             return Err(RuntimeError::LimitExceeded {
@@ -81,6 +95,11 @@ impl Table {
             locked(&self.sessions).by_id.values().filter(|session| session.is_open()).cloned().collect();
         all.sort_by_key(|session| session.number);
         all
+    }
+
+    /// How many sessions there are, closing ones too, and how many of them this holds for.
+    pub(crate) fn count(&self, which: impl Fn(&str) -> bool) -> usize {
+        locked(&self.sessions).by_id.keys().filter(|id| which(id)).count()
     }
 
     /// Closing ones too.

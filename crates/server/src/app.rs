@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::auth::{Admission, Face, Guard, admit};
+use crate::tenancy::Tenancy;
 use crate::{Refusal, ServerConfig, operations, relay, rest, rpc};
 
 /// The state of the router. Clones share everything.
@@ -26,6 +27,7 @@ pub struct App {
     /// Owns the tasks of upgraded connections and of RPC requests; `serve` waits for them.
     pub tasks: TaskTracker,
     pub(crate) admission: Arc<Admission>,
+    pub(crate) tenancy: Arc<Tenancy>,
     /// One permit per RPC request under way; see `ServerLimits::in_flight_total`.
     pub(crate) in_flight: Arc<Semaphore>,
 }
@@ -33,10 +35,11 @@ pub struct App {
 impl App {
     pub fn new(runtime: Runtime, config: ServerConfig, shutdown: CancellationToken) -> Self {
         let admission = Arc::new(Admission::new(&config));
+        let tenancy = Arc::new(Tenancy::new(&config));
         let in_flight = Arc::new(Semaphore::new(config.limits.in_flight_total));
         let abort = CancellationToken::new();
         let tasks = TaskTracker::new();
-        Self { runtime, config: Arc::new(config), shutdown, abort, tasks, admission, in_flight }
+        Self { runtime, config: Arc::new(config), shutdown, abort, tasks, admission, tenancy, in_flight }
     }
 
     /// Every route, behind authentication. Requests need a [`crate::Connection`] extension, which `serve` sets.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Cidr, Token};
+use crate::{Cidr, InstanceId, Token};
 
 /// Who may speak LangBot's first dialect, which sends no token (LangBot 4.10.0 to 4.10.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,10 @@ pub struct ServerConfig {
     /// Shared with clients; never printed and never written back.
     #[serde(skip_serializing)]
     pub token: Option<Token>,
-    /// `None`: loopback while there is no token, off as soon as there is one.
+    /// The one LangBot instance that is served; `None` takes that of the first handshake. Over stdio it also says
+    /// that the parent speaks the newer dialects.
+    pub instance: Option<InstanceId>,
+    /// `None`: loopback while there is neither a token nor an instance, off as soon as there is one.
     pub legacy: Option<Legacy>,
     /// Local users that are admitted without a token, beside our own and root.
     pub allow_uids: Vec<u32>,
@@ -84,6 +87,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             token: None,
+            instance: None,
             legacy: None,
             allow_uids: Vec::new(),
             insecure_no_auth: false,
@@ -106,6 +110,10 @@ pub enum ConfigError {
     Cidr { text: String },
     #[error("a token needs at least {least} characters and no white space")]
     Token { least: usize },
+    #[error(
+        "`{text}` is not an instance's id: a letter or digit, then up to 127 of those, `.`, `_`, `:` and `-`"
+    )]
+    Instance { text: String },
     #[error("`legacy` is `{text}`; it must be `off`, `loopback` or a list of networks")]
     Legacy { text: String },
 }
@@ -143,7 +151,7 @@ impl ServerConfig {
     pub fn legacy(&self) -> Legacy {
         match &self.legacy {
             Some(legacy) => legacy.clone(),
-            None if self.token.is_some() => Legacy::Off,
+            None if self.token.is_some() || self.instance.is_some() => Legacy::Off,
             None => Legacy::Loopback,
         }
     }
@@ -208,6 +216,8 @@ mod tests {
         assert_eq!(config.legacy(), Legacy::Off);
         config.legacy = Some(Legacy::Loopback);
         assert_eq!(config.legacy(), Legacy::Loopback);
+        let pinned = ServerConfig { instance: Some("i".parse().unwrap()), ..ServerConfig::default() };
+        assert_eq!(pinned.legacy(), Legacy::Off);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod relay;
 mod rest;
 mod rpc;
 mod serve;
+mod tenancy;
 mod websocket;
 
 pub use app::App;
@@ -21,3 +22,4 @@ pub use config::{ConfigError, Legacy, ServerConfig, ServerLimits};
 pub use refusal::Refusal;
 pub use rpc::{StdioError, serve_stdio};
 pub use serve::{Listener, ServeError, serve, serve_app};
+pub use tenancy::InstanceId;

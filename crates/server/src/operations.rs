@@ -1,13 +1,13 @@
 //! What an operator's machinery asks: alive, ready, counted.
 //!
-//! Liveness and readiness are open, as Kubernetes asks them without credentials, and say nothing but that.
+//! Liveness and readiness are open, as Kubernetes asks them without credentials, and say little more than that.
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::App;
 
@@ -19,19 +19,36 @@ pub(crate) fn metrics_route() -> Router<App> {
     Router::new().route("/metrics", get(metrics))
 }
 
-async fn healthz() -> Response {
-    Json(json!({"status": "ok"})).into_response()
+/// `live` and `resources` are what LangBot's own runtime has there since 4.10.7.
+async fn healthz(State(app): State<App>) -> Response {
+    Json(json!({"status": "ok", "live": true, "resources": resources(&app)})).into_response()
+}
+
+fn resources(app: &App) -> Value {
+    let (sessions, processes) = app.runtime.counts();
+    json!({"sessions": sessions, "managed_processes": processes})
 }
 
 async fn readyz(State(app): State<App>) -> Response {
-    let (status, word) = if app.shutdown.is_cancelled() {
-        (StatusCode::SERVICE_UNAVAILABLE, "stopping")
-    } else if app.runtime.backend_status().await.available {
-        (StatusCode::OK, "ready")
+    let backend = app.runtime.backend_status().await;
+    let (status, word, error) = if app.shutdown.is_cancelled() {
+        (StatusCode::SERVICE_UNAVAILABLE, "stopping", Some("the server is stopping"))
+    } else if backend.available {
+        (StatusCode::OK, "ready", None)
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "no backend")
+        (StatusCode::SERVICE_UNAVAILABLE, "no backend", Some("no backend is available"))
     };
-    (status, Json(json!({"status": word}))).into_response()
+    let body = json!({
+        "status": word,
+        "ready": status == StatusCode::OK,
+        "mode": "standard",
+        "backend": {"name": backend.name, "available": backend.available, "details": {}},
+        "checks": {"backend_available": backend.available},
+        "unsafe_soft_storage_limits": false,
+        "error": error,
+        "resources": resources(&app),
+    });
+    (status, Json(body)).into_response()
 }
 
 async fn metrics(State(app): State<App>) -> Response {

@@ -76,7 +76,14 @@ pub fn fork(_: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> i
     // mask above excludes it) the child has its own copy of the memory, and `SingleThreaded` says that no
     // other thread could have left a lock held in that copy.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) };
-    match check(pid)? {
+    let pid = match check(pid) {
+        // Container engines refuse clone3, whose arguments their filters cannot see; a plain copy needs less.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) && flags == 0 && cgroup.is_none() => {
+            plain_clone(&mut pidfd)
+        }
+        other => other,
+    };
+    match pid? {
         0 => Ok(Fork::Child(SingleThreaded(()))),
         pid => {
             // SAFETY: in the parent of a successful CLONE_PIDFD, `pidfd` is a new descriptor nobody else owns.
@@ -84,6 +91,17 @@ pub fn fork(_: &SingleThreaded, flags: u64, cgroup: Option<BorrowedFd<'_>>) -> i
             Ok(Fork::Parent { pid: pid as i32, pidfd })
         }
     }
+}
+
+/// The same by clone(2), into no namespace and no cgroup. Called by [`fork`] only, which asks for the proof.
+fn plain_clone(pidfd: &mut libc::c_int) -> io::Result<libc::c_long> {
+    let flags = (libc::CLONE_PIDFD | libc::SIGCHLD) as libc::c_ulong;
+    // SAFETY: as in `fork`: no CLONE_VM, so the child has its own memory. The third argument is the place for the
+    // pidfd on every architecture, and outlives the call; the stack (0: the copy of ours), child_tid and tls are
+    // not used.
+    check(unsafe {
+        libc::syscall(libc::SYS_clone, flags, 0_usize, pidfd as *mut libc::c_int, 0_usize, 0_usize)
+    })
 }
 
 /// Leaves namespaces of this process (CLONE_NEW* flags).

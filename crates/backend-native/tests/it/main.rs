@@ -8,7 +8,9 @@
 
 mod attacks;
 mod host_state;
+mod images;
 mod leaks;
+mod restarts;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -86,6 +88,8 @@ fn main() -> ExitCode {
     let attacks =
         attacks::trials(&harness.backend, &harness.enforcement, harness.scratch.path(), runtime.handle());
     trials.extend(attacks.expect("a host to attack"));
+    trials.extend(images::trials(&harness.backend, harness.scratch.path(), runtime.handle()));
+    trials.extend(restarts::trials(&harness.backend, runtime.handle()));
     trials.extend(leaks::trials(harness.capabilities().writable_root));
     let conclusion = libtest_mimic::run(&arguments, trials);
     runtime.block_on(harness.backend.shutdown());

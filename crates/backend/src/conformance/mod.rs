@@ -78,6 +78,16 @@ pub trait Harness: Send + Sync {
         true
     }
 
+    /// False for a backend whose writable roots go with their session, wherever its files are kept.
+    fn keeps_root(&self) -> bool {
+        true
+    }
+
+    /// False for a backend whose boxes can read in their mount table where on the host a directory lies.
+    fn hides_host_paths(&self) -> bool {
+        true
+    }
+
     /// A fresh, empty directory of the host that may be mounted. The harness removes it in the end.
     fn host_dir(&self) -> Result<PathBuf, String>;
 
@@ -113,9 +123,12 @@ pub enum Need {
     HardDiskQuota,
     KeptStorage,
     KillOneCommand,
+    HostNetwork,
     IsolatedNetwork,
     /// [`Harness::internet`].
     Internet,
+    KeptRoot,
+    HiddenHostPaths,
     /// The control is enforced in full for a session with the defaults.
     Enforced(Control),
 }
@@ -131,8 +144,11 @@ impl Need {
             Self::HardDiskQuota => able.hard_disk_quota,
             Self::KeptStorage => able.kept_storage,
             Self::KillOneCommand => able.kill_one_command,
+            Self::HostNetwork => able.host_network,
             Self::IsolatedNetwork => able.isolated_network,
             Self::Internet => harness.internet().is_some(),
+            Self::KeptRoot => harness.keeps_root(),
+            Self::HiddenHostPaths => harness.hides_host_paths(),
             Self::Enforced(control) => harness.enforces(control),
         }
     }

@@ -16,6 +16,7 @@ pub(super) fn cases() -> Vec<super::Case> {
             new_files_have_the_owner_of_the_directory,
             a_read_only_mount_refuses_every_write,
             a_mount_on_workspace_replaces_the_private_one,
+            private_directories_are_empty_and_the_boxs_own_whatever_came_before,
             a_nested_target_shows_both_mounts_in_any_order,
             a_single_file_can_be_mounted,
             a_missing_source_is_named,
@@ -98,6 +99,28 @@ async fn a_mount_on_workspace_replaces_the_private_one(bench: &Bench) -> Check {
         bench.start_spec(with(bench, vec![mount(&host, "/workspace/", MountAccess::ReadWrite)])?).await?;
     ensure_eq!(session.text("pwd -P; cat file; echo x > new").await?, "/workspace\nmine", "the workspace");
     ensure_eq!(get(&host.join("new"))?, "x\n", "the new file on the host");
+    Ok(())
+}
+
+/// Boxes with and without a mount on /workspace in turns: what was made ready for one kind must not reach the other.
+async fn private_directories_are_empty_and_the_boxs_own_whatever_came_before(bench: &Bench) -> Check {
+    let host = bench.harness.host_dir()?;
+    put(&host.join("shared"), "shared")?;
+    let look = "ls -A /workspace ~; touch /workspace/mine ~/mine && id -u && stat -c %u:%a /workspace ~";
+    let (mut plain, mut mounted) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let session = bench.start().await?;
+        plain.push(session.text(look).await?);
+        session.stop().await?;
+        let mounts = vec![mount(&host, "/workspace", MountAccess::ReadWrite)];
+        let session = bench.start_spec(with(bench, mounts)?).await?;
+        mounted.push(session.text("ls -A /workspace ~; rm -f /workspace/mine; touch ~/mine").await?);
+        session.stop().await?;
+    }
+    ensure!(plain.iter().all(|seen| !seen.contains("mine")), "files of another box: {plain:?}");
+    ensure!(mounted.iter().all(|seen| seen.contains("shared") && !seen.contains("mine")), "{mounted:?}");
+    plain.dedup();
+    ensure_eq!(plain.len(), 1, "boxes alike look alike");
     Ok(())
 }
 

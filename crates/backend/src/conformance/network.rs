@@ -10,7 +10,7 @@ use sandcrate_protocol::{Control, ErrorKind, State};
 
 use super::bench::{Bench, TestBox, chain};
 use super::{Case, Check, Need};
-use crate::{ExecEvent, ExecRequest, Isolation, Network};
+use crate::{ExecEvent, ExecRequest, Isolation, Network, SessionSpec};
 
 /// The servers of a test Internet, reachable by a granted policy from the namespace that the backend runs in, and
 /// from nowhere else.
@@ -32,8 +32,10 @@ pub struct Internet {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    use Need::{Internet, IsolatedNetwork};
+    use Need::{HostNetwork, Internet, IsolatedNetwork};
     family!("network" {
+        [] boxes_without_a_network_have_an_empty_one_each;
+        [HostNetwork] the_hosts_network_is_only_for_who_asks;
         [IsolatedNetwork]
             a_policy_beyond_the_grants_is_refused, a_session_without_a_network_has_no_report;
         [IsolatedNetwork, Internet]
@@ -64,6 +66,42 @@ fn talk(kind: &str, address: IpAddr, port: u16) -> String {
     format!(
         "/usr/bin/python3 - <<'END'\nimport socket,errno,time\nt=time.time()\ns=socket.socket(socket.AF_INET6 if ':' in '{address}' else socket.AF_INET, socket.SOCK_{kind})\ns.settimeout(5)\ntry:\n s.connect(('{address}',{port}))\n s.send(b'hello')\n r=s.recv(99).decode()\nexcept OSError as e: r=errno.errorcode.get(e.errno, str(e))\nassert time.time()-t<3, time.time()-t\nprint(r)\nEND"
     )
+}
+
+const NAMESPACE: &str = "readlink /proc/self/ns/net";
+
+/// Enough of them for a backend that keeps some ready to run out.
+async fn boxes_without_a_network_have_an_empty_one_each(bench: &Bench) -> Check {
+    let mut seen = Vec::new();
+    let mut sessions = Vec::new();
+    for _ in 0..6 {
+        let session = bench.start().await?;
+        seen.push(session.text(NAMESPACE).await?);
+        // With nothing but a shell: images may have no more.
+        let devices = "while read -r name _; do case $name in *:) echo ${name%:};; esac; done </proc/net/dev";
+        ensure_eq!(session.text(devices).await?, "lo", "the devices of a box without a network");
+        let loopback = "while read -r line; do case $line in *127.0.0.1) echo up; break;; esac; done </proc/net/fib_trie";
+        ensure_eq!(session.text(loopback).await?, "up", "loopback");
+        sessions.push(session);
+    }
+    let all = seen.len();
+    seen.sort();
+    seen.dedup();
+    ensure_eq!(seen.len(), all, "different network namespaces");
+    Ok(())
+}
+
+async fn the_hosts_network_is_only_for_who_asks(bench: &Bench) -> Check {
+    let hosts = std::fs::read_link("/proc/self/ns/net").map_err(|error| error.to_string())?;
+    let hosts = hosts.display().to_string();
+    for _ in 0..4 {
+        let without = bench.start().await?;
+        ensure!(without.text(NAMESPACE).await? != hosts, "a box without a network has the host's");
+        let spec = SessionSpec { network: Network::Host, ..bench.spec()? };
+        let with = bench.start_spec(spec).await?;
+        ensure_eq!(with.text(NAMESPACE).await?, hosts, "the network of a box that has the host's");
+    }
+    Ok(())
 }
 
 async fn a_policy_beyond_the_grants_is_refused(bench: &Bench) -> Check {

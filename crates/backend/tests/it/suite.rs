@@ -35,7 +35,8 @@ fn a_case_is_left_out_when_the_backend_cannot_do_what_it_needs() {
     let capabilities = Capabilities { pty: false, isolated_network: false, ..able.capabilities() };
     let harness = OnFake(Arc::new(able.with_capabilities(capabilities)));
     for case in cases() {
-        let lacking = [Need::Pty, Need::HardDiskQuota, Need::IsolatedNetwork, Need::Internet];
+        let lacking =
+            [Need::Pty, Need::HardDiskQuota, Need::HostNetwork, Need::IsolatedNetwork, Need::Internet];
         let expected = lacking.iter().any(|need| case.needs.contains(need));
         assert_eq!(case.missing(&harness).is_some(), expected, "{}", case.name);
     }

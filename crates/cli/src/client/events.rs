@@ -160,10 +160,10 @@ impl<'a> Follower<'a> {
 
 /// An event as it came.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Raw {
-    name: String,
+pub(super) struct Raw {
+    pub(super) name: String,
     id: Option<String>,
-    data: String,
+    pub(super) data: String,
 }
 
 impl Raw {
@@ -213,13 +213,13 @@ impl Raw {
 
 /// Puts events together from pieces that are cut anywhere.
 #[derive(Debug, Default)]
-struct Parser {
+pub(super) struct Parser {
     line: Vec<u8>,
     event: Raw,
 }
 
 impl Parser {
-    fn push(&mut self, piece: &[u8]) -> Result<Vec<Raw>, String> {
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<Vec<Raw>, String> {
         let mut events = Vec::new();
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(part);

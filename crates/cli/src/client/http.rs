@@ -94,6 +94,17 @@ impl Client {
         self.ask(Method::POST, path, Payload::Whole(Some(body.to_string().into()))).await
     }
 
+    /// A request with a document, answered by events, or by a document where the server has none for it.
+    pub(super) async fn post_for_events(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let payload = Payload::Whole(Some(body.to_string().into()));
+        let accept = [(ACCEPT, "text/event-stream, application/json")];
+        Ok(self.exchange(Method::POST, path, payload, &accept).await?.0)
+    }
+
     /// A request of any kind, answered by a document.
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
@@ -105,6 +116,19 @@ impl Client {
         let body = self.collect(answer.into_body()).await?;
         self.keep(sender);
         serde_json::from_slice(&body).map_err(|error| self.garbled(error.to_string()))
+    }
+
+    /// A body with headers of its own, whose answer says nothing that is wanted.
+    pub(super) async fn put(
+        &self,
+        path: &str,
+        payload: Payload,
+        headers: &[(HeaderName, &str)],
+    ) -> Result<(), ClientError> {
+        let (answer, sender) = self.exchange(Method::PUT, path, payload, headers).await?;
+        self.collect(answer.into_body()).await?;
+        self.keep(sender);
+        Ok(())
     }
 
     /// A request whose answer is read as it comes.

@@ -14,9 +14,10 @@ mod logs;
 mod problem;
 mod ps;
 mod session;
+mod skill;
 mod start;
 mod stop;
-mod table;
+pub(crate) mod table;
 mod text;
 mod top;
 
@@ -51,6 +52,8 @@ pub(crate) enum ClientVerb {
     Stop(stop::StopArgs),
     /// Copy files into a session or out of it
     Cp(copy::CopyArgs),
+    /// List, add, edit, export and remove skills of a server
+    Skill(skill::SkillArgs),
 }
 
 pub(crate) fn main(verb: ClientVerb) -> ExitCode {
@@ -81,6 +84,7 @@ async fn run(verb: ClientVerb) -> anyhow::Result<ExitCode> {
         ClientVerb::Start(args) => start::run(args).await,
         ClientVerb::Stop(args) => stop::run(args).await,
         ClientVerb::Cp(args) => copy::run(args).await,
+        ClientVerb::Skill(args) => skill::run(args).await,
     }
 }
 
@@ -96,6 +100,7 @@ fn format_of(verb: &ClientVerb) -> OutputFormat {
         ClientVerb::Start(args) => args.output,
         ClientVerb::Stop(args) => args.output,
         ClientVerb::Cp(args) => args.output,
+        ClientVerb::Skill(args) => args.output(),
     }
 }
 

@@ -63,6 +63,7 @@ impl ClientError {
             Self::Garbled { .. } => "check --url and $SANDCRATE_URL",
             Self::Server(error) => match error.code.as_str() {
                 "session_not_found" => "`sandcrate session ls` lists the sessions",
+                "skill_not_found" => "`sandcrate skill ls` lists the skills",
                 "managed_process_not_found" => "`sandcrate ps --all` lists processes and commands",
                 "unauthorized" => "give the server's token by $SANDCRATE_TOKEN or --token-file",
                 _ => return None,

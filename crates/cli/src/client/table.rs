@@ -5,7 +5,7 @@ use std::fmt::Write;
 use jiff::Timestamp;
 
 /// Columns as wide as their widest cell, two spaces apart; the last one is not padded.
-pub(super) fn render<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+pub(crate) fn render<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = head.map(width);
     for row in rows {
         for (column, cell) in widths.iter_mut().zip(row) {
@@ -32,12 +32,12 @@ fn width(cell: &str) -> usize {
 }
 
 /// Cells hold what strangers chose; control characters would let them paint our terminal.
-pub(super) fn clean(cell: &str) -> String {
+pub(crate) fn clean(cell: &str) -> String {
     cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// How long ago a time of the server was, such as `5m`; `-` when it is no time.
-pub(super) fn age(text: &str, now: Timestamp) -> String {
+pub(crate) fn age(text: &str, now: Timestamp) -> String {
     let Ok(then) = text.parse::<Timestamp>() else { return "-".to_owned() };
     let seconds = (now.as_second() - then.as_second()).max(0);
     match seconds {

@@ -11,6 +11,7 @@ use tracing_subscriber::EnvFilter;
 use super::Config;
 use super::model::form_of;
 use crate::failure::Failure;
+use crate::native::image::ImageName;
 
 /// More prepared boxes than any burst needs; each is a process and about half a MiB.
 const MAX_POOL: usize = 64;
@@ -20,7 +21,7 @@ const MAX_SECONDS: u64 = 366 * 86400;
 const MIN_BYTES: usize = 1024;
 
 /// Backends that this build has, beside the words for "choose".
-const BACKENDS: [&str; 1] = ["native"];
+const BACKENDS: [&str; 4] = ["native", "docker", "podman", "nsjail"];
 
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     listen(config)?;
@@ -28,14 +29,43 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     runtime(config)?;
     limits(config)?;
     roots(config)?;
+    skills(config)?;
     network(config)?;
     let pool = config.settings.native.pool;
     if pool > MAX_POOL {
         return Err(plain(config, "native.pool", pool, &format!("at most {MAX_POOL}")));
     }
+    for (asked, image) in &config.settings.images {
+        if let Err(error) = ImageName::new(image.clone()) {
+            return Err(plain(config, "images", format!("{asked} = {image}"), &error.to_string()));
+        }
+    }
     let filter = &config.settings.log.filter;
     if let Err(error) = filter.parse::<EnvFilter>() {
         return Err(plain(config, "log.filter", filter, &error.to_string()));
+    }
+    Ok(())
+}
+
+fn skills(config: &Config) -> anyhow::Result<()> {
+    let skills = &config.settings.skills;
+    if let Some(root) = &skills.root {
+        absolute(config, "skills.root", root)?;
+        let real = root.canonicalize().unwrap_or_else(|_| root.clone());
+        if let Some(rule) = refused_source(&real.join("x"), &[]) {
+            return Err(plain(config, "skills.root", root.display(), &rule));
+        }
+    }
+    let least = MIN_BYTES as u64;
+    for (key, value, least) in [
+        ("skills.upload_bytes", skills.upload_bytes as u64, least),
+        ("skills.package_bytes", skills.package_bytes, least),
+        ("skills.file_bytes", skills.file_bytes as u64, least),
+        ("skills.package_entries", skills.package_entries as u64, 1),
+    ] {
+        if value < least {
+            return Err(plain(config, key, value, &format!("must be at least {least}")));
+        }
     }
     Ok(())
 }
@@ -158,6 +188,9 @@ fn runtime(config: &Config) -> anyhow::Result<()> {
     if !(1..=MAX_SECONDS).contains(&runtime.session_ttl_sec) {
         let (key, value) = ("runtime.session_ttl_sec", runtime.session_ttl_sec);
         return Err(plain(config, key, value, "must be from 1 second to a year"));
+    }
+    if let Some(other) = runtime.request_backends.iter().find(|name| !BACKENDS.contains(&name.as_str())) {
+        return Err(plain(config, "runtime.request_backends", other, "this build does not have it"));
     }
     match &runtime.backend {
         Some(BackendChoice::Named(name)) if !BACKENDS.contains(&name.as_str()) => {

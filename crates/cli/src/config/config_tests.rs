@@ -80,7 +80,7 @@ fn every_refusal_names_the_place_the_key_the_value_and_the_fix() {
         ("[network]\nhost = \"allow\"", &["network.host = allow", "token", "deny"]),
         ("[mounts]\nroots = [\"/etc\"]", &["mounts.roots = /etc", "system", "absolute paths"]),
         ("[mounts]\nroots = [\"data\"]", &["mounts.roots = data", "absolute"]),
-        ("[runtime]\nbackend = \"docker\"", &["runtime.backend = docker", "native"]),
+        ("[runtime]\nbackend = \"vm\"", &["runtime.backend = vm", "native"]),
         ("[log]\nfilter = \"a=b=c\"", &["log.filter = a=b=c", "info"]),
     ];
     for (file, words) in cases {

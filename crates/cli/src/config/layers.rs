@@ -149,8 +149,9 @@ fn refusal(place: &str, written: &str, key: &str, problem: &str) -> anyhow::Erro
             .hint("put it into a file of its own (chmod 600) and name that: server.token_file or --token-file; or set SANDCRATE_TOKEN")
             .into();
     }
-    // Items of a list are the list's.
+    // Items of a list are the list's, entries of the table of images the table's.
     let key = key.split('[').next().unwrap_or(key);
+    let key = if key.starts_with("images.") { "images" } else { key };
     let fix = match form_of(key) {
         Some(form) => format!("{key} is {form}"),
         None => "`sandcrate config show` prints every key".to_owned(),
@@ -189,7 +190,8 @@ fn merge(into: &mut Map<String, Value>, from: Map<String, Value>) {
 pub(crate) fn leaves(tree: &Value) -> Vec<(String, Value)> {
     fn walk(prefix: &str, value: &Value, found: &mut Vec<(String, Value)>) {
         match value {
-            Value::Object(table) => {
+            // Its keys are the operator's own: one setting, as a whole.
+            Value::Object(table) if prefix != "images" => {
                 for (key, value) in table {
                     let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
                     walk(&key, value, found);

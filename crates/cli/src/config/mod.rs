@@ -33,6 +33,8 @@ use crate::settings;
 
 /// Names the file, when `--config` does not.
 pub(crate) const CONFIG_VARIABLE: &str = "SANDCRATE_CONFIG";
+/// The id of the LangBot that starts us, or that an operator wants to serve alone.
+pub(crate) const LANGBOT_INSTANCE: &str = "LANGBOT_BOX_TRUSTED_INSTANCE_UUID";
 const PLACES: [&str; 2] = ["sandcrate.toml", "/etc/sandcrate/sandcrate.toml"];
 
 /// What the arguments say.
@@ -98,6 +100,9 @@ pub(crate) fn load(asked: Asked, outside: &Outside) -> anyhow::Result<Config> {
     if let Some(dir) = outside.var(NativeConfig::STATE_DIR_VARIABLE) {
         let dir = outside.cwd.join(dir);
         layers.add_variable(NativeConfig::STATE_DIR_VARIABLE, "runtime.state_dir", dir.as_os_str())?;
+    }
+    if let Some(instance) = outside.var(LANGBOT_INSTANCE) {
+        layers.add_variable(LANGBOT_INSTANCE, "server.instance", instance)?;
     }
     if let Some(filter) = outside.var(settings::LOG) {
         layers.add_variable(settings::LOG, "log.filter", filter)?;
@@ -221,6 +226,7 @@ impl Config {
         let server = &self.settings.server;
         ServerConfig {
             token: self.token.clone(),
+            instance: server.instance.clone(),
             legacy: server.legacy.clone(),
             allow_uids: server.allow_uids.clone(),
             insecure_no_auth: server.insecure_no_auth,
@@ -233,8 +239,11 @@ impl Config {
     pub(crate) fn runtime(&self) -> RuntimeConfig {
         let mut runtime = RuntimeConfig::new(self.state_dir());
         runtime.backend = self.settings.runtime.backend.clone();
+        runtime.request_backends.clone_from(&self.settings.runtime.request_backends);
         runtime.mount_roots = self.settings.mounts.roots.clone();
         runtime.network = self.network();
+        runtime.skills_root = self.settings.skills.root.clone();
+        runtime.skill_limits = (&self.settings.skills).into();
         runtime.session_ttl = Duration::from_secs(self.settings.runtime.session_ttl_sec);
         runtime.limits = self.settings.limits.clone();
         runtime
@@ -253,11 +262,20 @@ impl Config {
         }
     }
 
+    /// Where `sandcrate image` puts what it imports, unless the operator chose a place for everything.
+    fn image_state_dir(&self) -> Option<PathBuf> {
+        let chosen = self.origin("runtime.state_dir") != Origin::Default;
+        (!chosen).then(|| NativeConfig::for_this_user().state_dir)
+    }
+
     pub(crate) fn native(&self) -> NativeConfig {
         NativeConfig {
             state_dir: self.state_dir().to_owned(),
             pool: self.settings.native.pool,
             cgroup_parent: self.settings.native.cgroup_parent.clone(),
+            image_state_dir: self.image_state_dir(),
+            images: self.settings.images.clone(),
+            require_image: self.settings.native.require_image,
             ..NativeConfig::for_this_user()
         }
     }

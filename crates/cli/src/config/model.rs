@@ -1,5 +1,6 @@
 //! Every setting, typed, with its default. What a key means to people is in `docs/reference/config.md`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use sandcrate_protocol::network::{Limits, Rule};
 use sandcrate_runtime::{
     BackendChoice, HostNetwork, NetworkConfig, OnNetwork, PublishOn, RuntimeConfig, RuntimeLimits,
 };
-use sandcrate_server::{Legacy, ServerConfig, ServerLimits};
+use sandcrate_server::{InstanceId, Legacy, ServerConfig, ServerLimits};
+use sandcrate_skills::Limits as SkillLimits;
 use serde::{Deserialize, Serialize};
 
 use super::listen::Listen;
@@ -20,8 +22,11 @@ pub(crate) struct Settings {
     pub(crate) runtime: Runtime,
     pub(crate) limits: RuntimeLimits,
     pub(crate) mounts: Mounts,
+    pub(crate) skills: Skills,
     pub(crate) network: Network,
     pub(crate) native: Native,
+    /// What sessions call an image, and the imported one that it is.
+    pub(crate) images: BTreeMap<String, String>,
     pub(crate) log: Log,
 }
 
@@ -31,6 +36,8 @@ pub(crate) struct Server {
     /// `None`: what the verb's own default is.
     pub(crate) listen: Option<Vec<Listen>>,
     pub(crate) token_file: Option<PathBuf>,
+    /// The one LangBot that is served; `None` takes the first that comes.
+    pub(crate) instance: Option<InstanceId>,
     pub(crate) legacy: Option<Legacy>,
     pub(crate) allow_uids: Vec<u32>,
     pub(crate) insecure_no_auth: bool,
@@ -44,6 +51,7 @@ impl Default for Server {
         Self {
             listen: None,
             token_file: None,
+            instance: None,
             legacy: None,
             allow_uids: faces.allow_uids,
             insecure_no_auth: faces.insecure_no_auth,
@@ -61,11 +69,18 @@ pub(crate) struct Runtime {
     pub(crate) session_ttl_sec: u64,
     /// `None` leaves the choice to LangBot's configuration.
     pub(crate) backend: Option<BackendChoice>,
+    /// Backends that a request may ask for.
+    pub(crate) request_backends: Vec<String>,
 }
 
 impl Default for Runtime {
     fn default() -> Self {
-        Self { state_dir: None, session_ttl_sec: RuntimeConfig::DEFAULT_TTL.as_secs(), backend: None }
+        Self {
+            state_dir: None,
+            session_ttl_sec: RuntimeConfig::DEFAULT_TTL.as_secs(),
+            backend: None,
+            request_backends: Vec::new(),
+        }
     }
 }
 
@@ -74,6 +89,35 @@ impl Default for Runtime {
 pub(crate) struct Mounts {
     /// `None` leaves them to a known client's LangBot configuration.
     pub(crate) roots: Option<Vec<PathBuf>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Skills {
+    /// `None` leaves it to a known client's LangBot configuration, then to the state directory.
+    pub(crate) root: Option<PathBuf>,
+    pub(crate) upload_bytes: usize,
+    pub(crate) package_entries: usize,
+    pub(crate) package_bytes: u64,
+    pub(crate) file_bytes: usize,
+}
+
+impl Default for Skills {
+    fn default() -> Self {
+        let SkillLimits { upload_bytes, package_entries, package_bytes, file_bytes } = SkillLimits::default();
+        Self { root: None, upload_bytes, package_entries, package_bytes, file_bytes }
+    }
+}
+
+impl From<&Skills> for SkillLimits {
+    fn from(skills: &Skills) -> Self {
+        Self {
+            upload_bytes: skills.upload_bytes,
+            package_entries: skills.package_entries,
+            package_bytes: skills.package_bytes,
+            file_bytes: skills.file_bytes,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,12 +189,14 @@ impl From<&NetworkLimits> for Limits {
 pub(crate) struct Native {
     pub(crate) pool: usize,
     pub(crate) cgroup_parent: Option<String>,
+    /// Refuse sessions whose image is not imported.
+    pub(crate) require_image: bool,
 }
 
 impl Default for Native {
     fn default() -> Self {
         // Four boxes cover the usual burst of one agent, and cost about 2 MiB.
-        Self { pool: 4, cgroup_parent: None }
+        Self { pool: 4, cgroup_parent: None, require_image: false }
     }
 }
 
@@ -179,9 +225,10 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 42] = [
+pub(crate) const KEYS: [(&str, &str); 51] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
+    ("server.instance", r#"the UUID of the one LangBot that is served"#),
     ("server.legacy", r#""off", "loopback", or a list of networks such as ["172.16.0.0/12"]"#),
     ("server.allow_uids", "a list of user ids such as [1000, 1001]"),
     ("server.insecure_no_auth", "true or false"),
@@ -195,7 +242,8 @@ pub(crate) const KEYS: [(&str, &str); 42] = [
     ("server.limits.write_timeout_ms", "milliseconds, at least 10"),
     ("runtime.state_dir", r#"an absolute path such as "/var/lib/sandcrate""#),
     ("runtime.session_ttl_sec", "seconds, at least 1, such as 300"),
-    ("runtime.backend", r#""auto", "local" or "native""#),
+    ("runtime.request_backends", r#"a list of "native", "docker", "podman" and "nsjail""#),
+    ("runtime.backend", r#""auto", "local", "native", "docker", "podman" or "nsjail""#),
     ("limits.sessions", "a number of at least 1"),
     ("limits.processes", "a number of at least 1"),
     ("limits.exited_processes", "a number"),
@@ -204,6 +252,11 @@ pub(crate) const KEYS: [(&str, &str); 42] = [
     ("limits.output_bytes", "bytes, at least 1024, such as 1048576"),
     ("limits.log_bytes", "bytes, at least 1024, such as 1048576"),
     ("mounts.roots", r#"a list of absolute paths such as ["/srv/langbot/data/box"]"#),
+    ("skills.root", r#"an absolute path such as "/srv/langbot/data/box/skills""#),
+    ("skills.upload_bytes", "bytes, at least 1024, such as 67108864"),
+    ("skills.package_entries", "a number of at least 1, such as 10000"),
+    ("skills.package_bytes", "bytes, at least 1024, such as 268435456"),
+    ("skills.file_bytes", "bytes, at least 1024, such as 4194304"),
     ("network.host", r#""deny" or "allow""#),
     ("network.policy", r#"a policy such as "public" or "allow *.example.com:443", or "host""#),
     ("network.locked", "true or false"),
@@ -220,6 +273,11 @@ pub(crate) const KEYS: [(&str, &str); 42] = [
     ("network.limits.udp_idle_sec", "seconds, at least 1"),
     ("native.pool", "a number from 0 to 64, such as 4"),
     ("native.cgroup_parent", r#"the name of a cgroup that exists, such as "sandcrate.slice""#),
+    ("native.require_image", "true or false"),
+    (
+        "images",
+        r#"a table of names and imported images, such as {"rockchin/langbot-sandbox:latest" = "langbot"}"#,
+    ),
     ("log.format", r#""text" or "json""#),
     ("log.filter", r#"a level such as "info", or "info,sandcrate_server=debug""#),
 ];

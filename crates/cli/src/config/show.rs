@@ -86,7 +86,11 @@ fn text(config: &Config) -> String {
         .into_iter()
         .map(|(key, Shown { value, origin })| {
             // JSON's strings, numbers and lists of them are TOML's as well.
-            let line = if value.is_null() { format!("# {key} is unset") } else { format!("{key} = {value}") };
+            let line = match &value {
+                Value::Null => format!("# {key} is unset"),
+                Value::Object(table) => format!("{key} = {}", inline_table(table)),
+                value => format!("{key} = {value}"),
+            };
             (line, origin)
         })
         .collect();
@@ -96,4 +100,9 @@ fn text(config: &Config) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+fn inline_table(table: &serde_json::Map<String, Value>) -> String {
+    let pairs: Vec<_> = table.iter().map(|(key, value)| format!("{} = {value}", json!(key))).collect();
+    format!("{{{}}}", pairs.join(", "))
 }

@@ -5,6 +5,7 @@
 pub(crate) mod attack;
 mod check;
 mod control_checks;
+mod engine_checks;
 mod kernel_checks;
 mod machine;
 mod resource_checks;
@@ -111,6 +112,7 @@ async fn examine(attack: bool) -> Report {
         .collect();
     let mut checks = kernel_checks::all(&machine);
     checks.extend(resource_checks::all(&machine, &state_dir, &programs));
+    checks.extend(engine_checks::all(&state_dir).await);
     let (trial, error) = match trial::run(config).await {
         Ok(trial) => (Some(trial), None),
         Err(error) => (None, Some(error)),

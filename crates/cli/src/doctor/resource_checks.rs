@@ -85,6 +85,7 @@ pub(super) fn all(machine: &Machine, state_dir: &Path, programs: &[PathBuf]) -> 
         quota_tools(machine, state_dir, programs),
         overlay(machine),
         state(machine, state_dir),
+        nsjail(machine, programs),
     ]
 }
 
@@ -191,6 +192,18 @@ fn overlay(machine: &Machine) -> Check {
         "boxes run; --writable-root does not",
     );
     Check::weak("overlayfs", "not loaded", fix)
+}
+
+/// Another backend than the native one, for who wants it: its absence is no flaw.
+fn nsjail(machine: &Machine, programs: &[PathBuf]) -> Check {
+    const NAME: &str = "nsjail";
+    match programs.iter().map(|directory| directory.join(NAME)).find(|path| path.is_file()) {
+        None => Check::ok(NAME, "not installed; the nsjail backend is not offered"),
+        Some(path) if machine.is_root() => {
+            Check::ok(NAME, format!("{}; runtime.backend = \"nsjail\" uses it", path.display()))
+        }
+        Some(path) => Check::ok(NAME, format!("{}; its backend is for root only", path.display())),
+    }
 }
 
 fn state(machine: &Machine, state_dir: &Path) -> Check {

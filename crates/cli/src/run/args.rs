@@ -22,6 +22,7 @@ Examples:
   sandcrate run --network on -- curl -s https://example.com
   sandcrate run --allow-net index.example.org --allow-net files.example.org -- pip install --user flask
   sandcrate run -p 8080:80 --timeout 0 -- python3 -m http.server 80
+  sandcrate run --image python -- python3 -V            a root of its own, see `sandcrate image`
   sandcrate run --require memory,pids,seccomp -- ./x    fail where one of these cannot be enforced
 
 The box: network off, read-only root with the host's /usr, private /workspace and HOME, an
@@ -52,6 +53,10 @@ pub(crate) struct RunArgs {
     /// Mount a directory or file of the host; a relative SRC starts at the current directory
     #[arg(short, long, value_name = "SRC:DST[:ro]", value_parser = clap::value_parser!(OsString))]
     pub(crate) volume: Vec<OsString>,
+
+    /// Image that the box's root is made of, instead of the host's /usr; see `sandcrate image`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) image: Option<String>,
 
     /// Memory of the whole box
     #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]

@@ -36,6 +36,8 @@ pub(crate) fn main(args: RunArgs) -> ExitCode {
     let mut config = NativeConfig::for_this_user();
     // One box: nothing to keep ready.
     config.pool = 0;
+    // Whoever names an image wants that one.
+    config.require_image = true;
     let own_state = [config.state_dir.canonicalize().unwrap_or_else(|_| config.state_dir.clone())];
     let plan = match plan::plan(args, &Surroundings::of_this_process(), &own_state) {
         Ok(plan) => plan,

@@ -63,7 +63,11 @@ pub(super) fn plan(args: RunArgs, around: &Surroundings, own_state: &[PathBuf]) 
     }
     let mut env = environment::variables(&args.env, &args.env_file, |key| std::env::var_os(key))?;
     let mut command = args.command;
-    let toolchain = add_toolchain(&mut command, &mut mounts, &workdir, around, own_state);
+    // Programs of this machine have no place in an image's root.
+    let toolchain = match args.image {
+        Some(_) => Toolchain::default(),
+        None => add_toolchain(&mut command, &mut mounts, &workdir, around, own_state),
+    };
     let root = if args.writable_root { RootAccess::Writable } else { RootAccess::ReadOnly };
     environment::prepend_path(&mut env, &toolchain.path, root)?;
     if args.tty && !env.iter().any(|(key, _)| key == "TERM") {
@@ -75,6 +79,7 @@ pub(super) fn plan(args: RunArgs, around: &Surroundings, own_state: &[PathBuf]) 
     let ports = args.network.ports()?;
     spec.network = network::network(args.network.request()?, !ports.is_empty())?;
     spec.root = root;
+    spec.image = args.image;
     spec.limits = limits(args.memory, args.cpus, args.pids_limit, args.tmp_size, args.quota)?;
     spec.mounts = mounts;
     spec.env = env;

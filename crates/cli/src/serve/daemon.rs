@@ -16,9 +16,9 @@ use super::bind::{self, Bound, Patience};
 use super::log::Voice;
 use super::signals::Signals;
 use super::{greeting, langbot};
+use crate::backends;
 use crate::config::{Config, Outside, Role};
 use crate::failure::Failure;
-use crate::native::NativeBackend;
 
 /// A predecessor that was told to end has this long to leave its state and its port to us.
 const PREDECESSOR: Duration = Duration::from_secs(5);
@@ -54,9 +54,9 @@ async fn serve(
     // Before anything is started: the most likely failure leaves the least behind.
     let mut bound =
         if config.is_stdio() { Vec::new() } else { bind::tcp(config.listen(), &patience, flag).await? };
-    let backend: Arc<dyn Backend> = Arc::new(NativeBackend::open(config.native()).await?);
+    let backends = backends::open(config).await?;
     let result = async {
-        let runtime = open_runtime(config, &backend, &patience).await?;
+        let runtime = open_runtime(config, &backends, &patience).await?;
         langbot::apply(&runtime, outside, voice);
         if config.settings.server.insecure_no_auth {
             voice.warn("server.insecure_no_auth: whoever reaches us may run commands here");
@@ -73,7 +73,9 @@ async fn serve(
     }
     .await;
     if result.is_err() {
-        backend.shutdown().await;
+        for backend in &backends {
+            backend.shutdown().await;
+        }
     }
     result
 }
@@ -111,11 +113,11 @@ async fn with_parent(
 
 async fn open_runtime(
     config: &Config,
-    backend: &Arc<dyn Backend>,
+    backends: &[Arc<dyn Backend>],
     patience: &Patience,
 ) -> anyhow::Result<Runtime> {
     loop {
-        match Runtime::open(config.runtime(), vec![Arc::clone(backend)]).await {
+        match Runtime::open(config.runtime(), backends.to_vec()).await {
             Ok(runtime) => return Ok(runtime),
             Err(error) if is_in_use(&error) => {
                 if !patience.wait().await {

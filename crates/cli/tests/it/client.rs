@@ -106,7 +106,7 @@ impl Proxy {
     }
 }
 
-const VERBS: [&[&str]; 9] = [
+const VERBS: [&[&str]; 12] = [
     &["session", "ls"],
     &["session", "create"],
     &["exec", "s", "--", "true"],
@@ -116,6 +116,9 @@ const VERBS: [&[&str]; 9] = [
     &["attach", "s"],
     &["stop", "s", "p"],
     &["cp", "s:/a", "/tmp/never"],
+    &["skill", "ls"],
+    &["skill", "rm", "x"],
+    &["skill", "edit", "x", "--description", "y"],
 ];
 
 #[test]

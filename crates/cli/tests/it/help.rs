@@ -3,11 +3,12 @@
 use crate::driver::sandcrate;
 
 /// Every flag of `run` and `doctor` that a person may type.
-const FLAGS: [&str; 23] = [
+const FLAGS: [&str; 24] = [
     "--env",
     "--env-file",
     "--workdir",
     "--volume",
+    "--image",
     "--memory",
     "--cpus",
     "--pids-limit",
@@ -63,9 +64,17 @@ fn help_and_manual_have_the_verbs_below_verbs() {
         (&["denials"], &["--output"]),
         (&["exec"], &["--no-create", "--detach", "--token-file"]),
         (&["cp"], &["--quiet"]),
+        (&["skill", "ls"], &["--quiet", "--output"]),
+        (&["skill", "add"], &["--select", "--subdir", "--preview"]),
+        (&["skill", "edit"], &["--description", "--display-name", "--instructions"]),
+        (&["skill", "export"], &["--to", "--force"]),
+        (&["skill", "rm"], &["--output"]),
         (&["logs"], &["--follow", "--tail"]),
         (&["serve"], &["--listen", "--config", "--state-dir", "--token-file", "--log-format"]),
         (&["box"], &["--host", "--stdio-control", "--ws-control-port"]),
+        (&["image", "import"], &["--max-size", "--max-entries", "--state-dir"]),
+        (&["image", "ls"], &["--output"]),
+        (&["image", "rm"], &["--force"]),
         (&["config", "show"], &["--config", "--output"]),
     ] {
         let help = text_of(&[verb, &["--help"]].concat());

@@ -31,8 +31,11 @@ fn a_server_answers_over_tcp_and_its_socket() {
     let state = StateDir::new();
     let socket = state.path().join("mine.sock");
     let server = Server::start(serve(&["--listen", &format!("unix:{}", socket.display())], state.path()));
-    assert_eq!(server.get("/healthz"), (200, json!({"status": "ok"})));
-    assert_eq!(server.get("/readyz"), (200, json!({"status": "ready"})));
+    let (status, alive) = server.get("/healthz");
+    assert_eq!((status, &alive["status"], &alive["live"]), (200, &json!("ok"), &json!(true)));
+    let (status, ready) = server.get("/readyz");
+    assert_eq!((status, &ready["status"], &ready["ready"]), (200, &json!("ready"), &json!(true)));
+    assert_eq!((&ready["mode"], &ready["checks"]), (&json!("standard"), &json!({"backend_available": true})));
     let result = server.exec("demo", "echo hello; echo oh >&2; exit 3");
     assert_eq!((&result["stdout"], &result["stderr"]), (&json!("hello\n"), &json!("oh\n")), "{result}");
     assert_eq!(result["exit_code"], 3, "{result}");

@@ -30,13 +30,13 @@ pub(super) struct Identity {
 
 /// Standard streams of a program.
 #[derive(Debug)]
-pub(super) enum Stdio {
+pub(crate) enum Stdio {
     Pipes { stdin: OwnedFd, stdout: OwnedFd, stderr: OwnedFd },
     Terminal { slave: OwnedFd },
 }
 
 /// A new terminal of the box: its master end for the daemon, its slave for the program.
-pub(super) fn open_terminal(rows: u16, cols: u16) -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn open_terminal(rows: u16, cols: u16) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let master = openat(CWD, "/dev/pts/ptmx", flags, Mode::empty())?;
     unlockpt(&master)?;
@@ -62,7 +62,7 @@ pub(super) fn become_program(
     exit_now(127)
 }
 
-enum Never {}
+pub(crate) enum Never {}
 
 fn try_become(
     id: u32,
@@ -86,7 +86,7 @@ fn try_become(
     exec(&argv, &env)
 }
 
-fn connect(stdio: &Stdio) -> io::Result<()> {
+pub(crate) fn connect(stdio: &Stdio) -> io::Result<()> {
     match stdio {
         Stdio::Pipes { stdin, stdout, stderr } => {
             sandcrate_sys::fd::set_stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd())
@@ -116,7 +116,7 @@ pub(super) fn take_identity(identity: Identity) -> Result<(), Failure> {
     privileges::set_only(CapabilitySet::empty()).step("dropping capabilities")
 }
 
-fn arguments(id: u32, command: &StartCommand) -> Result<(ArgList, ArgList), Failure> {
+pub(crate) fn arguments(id: u32, command: &StartCommand) -> Result<(ArgList, ArgList), Failure> {
     let mut argv = command.argv.clone();
     if let Some(script) = &command.script {
         let path = script_path(id);
@@ -131,7 +131,7 @@ fn arguments(id: u32, command: &StartCommand) -> Result<(ArgList, ArgList), Fail
 }
 
 /// Where a command too long for an argument lies while it runs.
-pub(super) fn script_path(id: u32) -> String {
+pub(crate) fn script_path(id: u32) -> String {
     format!("/tmp/.command-{id}")
 }
 
@@ -141,7 +141,7 @@ fn write_script(path: &str, script: &[u8]) -> io::Result<()> {
 }
 
 /// As execvp(3) does: a name without a slash is looked for along the program's own PATH.
-fn exec(argv: &ArgList, env: &ArgList) -> Result<Never, Failure> {
+pub(crate) fn exec(argv: &ArgList, env: &ArgList) -> Result<Never, Failure> {
     let program = argv.strings()[0].as_bytes();
     if program.contains(&b'/') {
         let error = execve(&argv.strings()[0], argv, env);

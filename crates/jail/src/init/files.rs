@@ -17,6 +17,9 @@ use super::path_walk::make_directories;
 use crate::channel::Channel;
 use crate::message::{Failure, FileFacts, FileOperation, FileOutcome, InitReply, Placement, Step};
 
+/// Of names and targets of links in one listing: half of what a message may have, with room for the rest of it.
+const MAX_LISTING: usize = 32 << 20;
+
 /// The worker's life. `data` is a pipe: written by a read, read by a write.
 pub(super) fn work(
     id: u32,
@@ -40,7 +43,7 @@ fn become_user(identity: Identity, filter: &[Instruction]) -> Result<(), Failure
     sandcrate_sys::seccomp::load(filter).step("loading the seccomp filter")
 }
 
-fn perform(operation: &FileOperation, data: Option<OwnedFd>) -> Result<FileOutcome, Failure> {
+pub(crate) fn perform(operation: &FileOperation, data: Option<OwnedFd>) -> Result<FileOutcome, Failure> {
     let pipe = || {
         data.map(File::from).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF)).step("a pipe is needed")
     };
@@ -82,6 +85,7 @@ fn facts(path: &Path) -> io::Result<FileFacts> {
 
 fn list(path: &Path, max_entries: u64) -> io::Result<FileOutcome> {
     let mut entries = Vec::new();
+    let mut bytes = 0;
     for entry in fs::read_dir(path)? {
         if entries.len() as u64 == max_entries {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
@@ -89,7 +93,14 @@ fn list(path: &Path, max_entries: u64) -> io::Result<FileOutcome> {
         match facts(&entry?.path()) {
             // Gone between the two looks.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            facts => entries.push(facts?),
+            facts => {
+                let facts = facts?;
+                bytes += facts.name.len() + facts.link_target.as_ref().map_or(0, Vec::len);
+                if bytes > MAX_LISTING {
+                    return Err(io::Error::from_raw_os_error(libc::E2BIG));
+                }
+                entries.push(facts);
+            }
         }
     }
     Ok(FileOutcome::Entries(entries))
@@ -151,5 +162,29 @@ fn remove(path: &Path) -> io::Result<()> {
         crate::remove_tree::remove(path)
     } else {
         fs::remove_file(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_that_no_message_could_carry_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = "t".repeat(4000);
+        // One link under many names: quicker to make.
+        let first = directory.path().join("first");
+        std::os::unix::fs::symlink(&target, &first).unwrap();
+        let link = |number| fs::hard_link(&first, directory.path().join(format!("{number}")));
+        for number in 0..10 {
+            link(number).unwrap();
+        }
+        let listed = list(directory.path(), 100_000).unwrap();
+        assert!(matches!(listed, FileOutcome::Entries(entries) if entries.len() == 11));
+        for number in 10..9000 {
+            link(number).unwrap();
+        }
+        assert_eq!(list(directory.path(), 100_000).unwrap_err().raw_os_error(), Some(libc::E2BIG));
     }
 }

@@ -28,7 +28,10 @@ pub(super) fn finish(
 ) -> Result<Enforcement, Failure> {
     let mut record = Enforcement::new();
     let own_root = own_root::is_needed(plan);
-    if own_root {
+    let handed = Handed::sort(plan, mounts)?;
+    if let (true, Some(layer)) = (plan.layered, handed.overlays.first()) {
+        own_root::take_layer(layer, plan)?;
+    } else if own_root {
         own_root::take(template)?;
     }
     resize("/tmp", plan.tmp_bytes)?;
@@ -36,7 +39,7 @@ pub(super) fn finish(
     if plan.user != BOX_USER {
         mount_terminals("/dev/pts", plan.user)?;
     }
-    place_mounts(plan, mounts)?;
+    place_mounts(plan, handed)?;
     if own_root && plan.root == RootMode::ReadOnly {
         let root = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).step("opening the root")?;
         set_attributes(root.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("making the root read-only")?;
@@ -80,19 +83,36 @@ fn resize(path: &str, bytes: u64) -> Result<(), Failure> {
     resize().step_with(|| format!("sizing {path}"))
 }
 
-/// Attaches what the launcher handed in: directories of the storage, overlays, sources, each in the plan's order.
-/// They have their attributes already.
-fn place_mounts(plan: &Plan, mut mounts: Vec<OwnedFd>) -> Result<(), Failure> {
-    let of = |kind: fn(&MountSource) -> bool| plan.mounts.iter().filter(|mount| kind(&mount.source)).count();
-    let storages = of(|source| matches!(source, MountSource::Storage { .. }));
-    let overlays = of(|source| matches!(source, MountSource::Overlay { .. }));
-    if mounts.len() != plan.mounts.len() {
-        return Err(Failure { step: "other mounts were handed in than planned".into(), errno: libc::EBADF });
+/// What the launcher handed in, each kind in the plan's order. They have their attributes already.
+struct Handed {
+    storages: Vec<OwnedFd>,
+    overlays: Vec<OwnedFd>,
+    requested: Vec<OwnedFd>,
+}
+
+impl Handed {
+    fn sort(plan: &Plan, mut mounts: Vec<OwnedFd>) -> Result<Self, Failure> {
+        let of =
+            |kind: fn(&MountSource) -> bool| plan.mounts.iter().filter(|mount| kind(&mount.source)).count();
+        let storages = of(|source| matches!(source, MountSource::Storage { .. }));
+        let overlays = of(|source| matches!(source, MountSource::Overlay { .. }));
+        if mounts.len() != plan.mounts.len() {
+            return Err(Failure {
+                step: "other mounts were handed in than planned".into(),
+                errno: libc::EBADF,
+            });
+        }
+        let requested = mounts.split_off(storages + overlays);
+        let overlays = mounts.split_off(storages);
+        Ok(Self { storages: mounts, overlays, requested })
     }
-    let requested = mounts.split_off(storages + overlays);
-    let overlays = mounts.split_off(storages);
-    let mut storages = mounts.into_iter();
-    for mount in &plan.mounts {
+}
+
+fn place_mounts(plan: &Plan, handed: Handed) -> Result<(), Failure> {
+    let Handed { storages, overlays, requested } = handed;
+    let mut storages = storages.into_iter();
+    // The layer over the whole root is there already.
+    for mount in plan.mounts.iter().filter(|mount| mount.target != "/") {
         let target = &mount.target;
         let next;
         let source = match &mount.source {
@@ -111,7 +131,7 @@ fn place_mounts(plan: &Plan, mut mounts: Vec<OwnedFd>) -> Result<(), Failure> {
             .step_with(|| format!("finding the mount target {target}"))?;
         attach_on(source, &place).step_with(|| format!("mounting {target}"))?;
     }
-    if plan.root == RootMode::Writable {
+    if plan.root == RootMode::Writable && !plan.layered {
         furnish_var()?;
     }
     Ok(())
@@ -176,9 +196,11 @@ fn report(plan: &Plan, template: &Template, record: &mut Enforcement) {
     );
     record.enforced(
         Control::Filesystem,
-        match plan.root {
-            RootMode::ReadOnly => "own root of the host's /usr, read-only, and a generated /etc; nosuid and nodev on every mount",
-            RootMode::Writable => "own root; changes go to an overlay on the session's storage; nosuid and nodev on every mount",
+        match (plan.root, &plan.image) {
+            (RootMode::ReadOnly, None) => "own root of the host's /usr, read-only, and a generated /etc; nosuid and nodev on every mount".to_owned(),
+            (RootMode::Writable, None) => "own root; changes go to an overlay on the session's storage; nosuid and nodev on every mount".to_owned(),
+            (RootMode::ReadOnly, Some(image)) => format!("own root of image `{image}`, read-only; nosuid and nodev on every mount"),
+            (RootMode::Writable, Some(image)) => format!("own root of image `{image}`; changes go to an overlay on the session's storage; nosuid and nodev on every mount"),
         },
     );
     record.enforced(

@@ -4,13 +4,13 @@
 //! that no session changes is done ahead of time: `prepare` (root, /proc, /dev) and `finish` (the session's own
 //! mounts, then the drop). Untrusted code runs only after the second.
 
-mod command;
-mod files;
+pub(crate) mod command;
+pub(crate) mod files;
 mod finish;
 mod network;
 mod oom_score;
 mod own_root;
-mod path_walk;
+pub(crate) mod path_walk;
 mod prepare;
 mod serve;
 
@@ -41,6 +41,10 @@ pub(crate) struct Inheritance {
     pub(crate) run_directory: Option<OwnedFd>,
     pub(crate) mapping: IdMapping,
     pub(crate) network: NetworkMode,
+    /// The box was cloned into a network namespace whose loopback is up.
+    pub(crate) has_loopback: bool,
+    /// Of the launcher's mounts, the tree that becomes the box's root.
+    pub(crate) root: String,
 }
 
 /// The seccomp filters, as the daemon compiled them.
@@ -80,11 +84,12 @@ fn live(
     filters: &HashMap<NetworkMode, Filters>,
 ) -> Result<(), Failure> {
     let prepared = prepare::prepare(&proof, &inheritance, template)?;
-    let Inheritance { control, go, tasks, run_directory, mapping, network } = inheritance;
+    let Inheritance { control, go, tasks, run_directory, mapping, network, root: _, has_loopback } =
+        inheritance;
     drop((go, tasks));
     control.send(&InitReply::Prepared, &[]).step("reporting to the daemon")?;
     // While the daemon answers: it takes a tenth of a millisecond.
-    if network.has_own_namespace() {
+    if network.has_own_namespace() && !has_loopback {
         sandcrate_sys::loopback::bring_up().step("bringing up loopback")?;
     }
     let oom_score = mapping.is_rootless().then(oom_score::OomScore::open).transpose();

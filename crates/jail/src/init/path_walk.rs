@@ -44,7 +44,7 @@ pub(super) fn place(path: &str) -> io::Result<OwnedFd> {
 
 /// Changes to a command's directory, making it when missing. Ordinary links are followed, as the command itself
 /// could; those of /proc that lead to open descriptors are not.
-pub(super) fn enter_directory(path: &[u8]) -> io::Result<()> {
+pub(crate) fn enter_directory(path: &[u8]) -> io::Result<()> {
     let open = || {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
@@ -61,7 +61,7 @@ pub(super) fn enter_directory(path: &[u8]) -> io::Result<()> {
 }
 
 /// Makes a directory and its missing parents, with the identity of the caller.
-pub(super) fn make_directories(path: &[u8]) -> io::Result<()> {
+pub(crate) fn make_directories(path: &[u8]) -> io::Result<()> {
     let ends =
         path.iter().enumerate().filter(|(index, byte)| **byte == b'/' && *index > 0).map(|(index, _)| index);
     for end in ends.chain([path.len()]) {

@@ -33,8 +33,8 @@ pub(super) fn prepare(
     // After the joins: the namespace is rooted where its maker stands.
     unshare(proof, libc::CLONE_NEWCGROUP).step("making a cgroup namespace")?;
     rustix::system::sethostname(b"sandbox").step("naming the host")?;
-    // The template is everybody's: read-only, and locked so when it came into this box's namespaces.
-    let root = clone_at(CWD, "/template", Reach::Tree).step("cloning the template")?;
+    // The template, or the image's root, is everybody's: read-only, and locked so when it came into this box's namespaces.
+    let root = clone_at(CWD, inheritance.root.as_str(), Reach::Tree).step("cloning the template")?;
     attach(&root, ROOT).step("attaching the root")?;
     if inheritance.network == NetworkMode::Host {
         let resolver = clone_with("/resolv.conf", Reach::One, PLAIN_READ_ONLY)

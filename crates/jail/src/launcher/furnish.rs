@@ -5,25 +5,35 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, open, openat2,
-    statat,
+    rename, statat,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandcrate_sys::mount::{Reach, set_attributes};
 use sandcrate_sys::{loopdev, quota};
 
-use super::Launcher;
+use super::{Launcher, images};
 use crate::identity::mount_map;
 use crate::message::{Failure, FurnishOrder, SourceMount, Step, StorageSource};
 use crate::mounts::{
     PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, detach, make, make_overlay, make_tmpfs,
 };
 use crate::plan::{Access, OVERLAID, RootMode};
-use crate::template::{BOXES, FILES};
+use crate::template::{BOXES, FILES, ROOT};
 use crate::{remove_tree, userns};
 
 /// See `template`.
 const DISK: &str = "/disk";
 const KEPT: &str = "/kept";
+/// Where the directories of the next box are made ahead of time.
+const SPARE: &str = "/instance/spare";
+
+/// Directories made ahead of time, as the latest box wanted them: most boxes want the same.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SpareFiles {
+    user: u32,
+    directories: Vec<String>,
+    made: bool,
+}
 
 impl Launcher {
     /// Detached mounts in the order of the reply: directories of the storage, overlays, sources.
@@ -40,6 +50,7 @@ impl Launcher {
                 errno: libc::EINVAL,
             })?;
         }
+        let overlaid = self.overlaid(box_id, order)?;
         let mut handed = fds.into_iter();
         let kept = match &order.kept {
             Some(path) => Some(self.kept_directory(path, &handed.next().ok_or_else(missing)?)?),
@@ -47,20 +58,20 @@ impl Launcher {
         };
         let mut mounts = match order.storage {
             StorageSource::Directory | StorageSource::ProjectDirectory { .. } if kept.is_some() => {
-                self.lay_out_kept(kept.as_ref(), order)?
+                self.lay_out_kept(kept.as_ref(), order, &overlaid)?
             }
             StorageSource::Directory | StorageSource::ProjectDirectory { .. } => {
                 let name = &order.storage_name;
-                self.lay_out(&format!("{BOXES}/{name}"), &format!("{FILES}/{name}"), order)?
+                self.lay_out(&format!("{BOXES}/{name}"), &format!("{FILES}/{name}"), order, &overlaid)?
             }
             StorageSource::Image => {
                 let image = handed.next().ok_or_else(missing)?;
                 let disk = self.among_host_mounts(|| mount_image(image.as_fd()))?;
-                self.lay_out_disk(&disk, order)?
+                self.lay_out_disk(&disk, order, &overlaid)?
             }
             StorageSource::Memory { bytes, inodes } => {
                 let disk = make_tmpfs(bytes, inodes, "755", PLAIN).step("making the storage in memory")?;
-                self.lay_out_disk(&disk, order)?
+                self.lay_out_disk(&disk, order, &overlaid)?
             }
         };
         for source in &order.sources {
@@ -70,8 +81,24 @@ impl Launcher {
         Ok(mounts)
     }
 
+    /// Names and lower layers of the overlays that the box gets.
+    fn overlaid(&self, box_id: u64, order: &FurnishOrder) -> Result<Vec<(&'static str, String)>, Failure> {
+        let image = self.boxes.get(&box_id).and_then(|record| record.image);
+        match (image, order.layered, order.root) {
+            (Some(image), true, _) => Ok(vec![("root", images::layer_of(image))]),
+            (None, false, RootMode::Writable) => {
+                Ok(OVERLAID.iter().map(|name| (*name, format!("{ROOT}/{name}"))).collect())
+            }
+            (_, false, RootMode::ReadOnly) => Ok(Vec::new()),
+            _ => Err(Failure { step: "the plan is not for this box's root".into(), errno: libc::EINVAL }),
+        }
+    }
+
     /// Runs `work` where the host's paths and mounts are.
-    fn among_host_mounts<T>(&self, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn among_host_mounts<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let enter = |namespace: &OwnedFd| {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))
                 .step("changing the mount namespace")
@@ -90,7 +117,12 @@ impl Launcher {
     }
 
     /// As for every other box by an overlay over nothing, but over this directory alone.
-    fn lay_out_kept(&self, kept: Option<&OwnedFd>, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
+    fn lay_out_kept(
+        &mut self,
+        kept: Option<&OwnedFd>,
+        order: &FurnishOrder,
+        overlaid: &[(&str, String)],
+    ) -> Result<Vec<OwnedFd>, Failure> {
         attach(kept.ok_or_else(missing)?, KEPT).step("attaching the kept storage")?;
         let (files, work) = (format!("{KEPT}/box"), format!("{KEPT}/work"));
         let laid_out = (|| {
@@ -100,7 +132,7 @@ impl Launcher {
                 .or_else(|_| clone_with(&files, Reach::One, PLAIN))
                 .step("mounting the kept files")?;
             attach(&seen, DISK).step("attaching the kept files")?;
-            let mounts = self.lay_out(&files, DISK, order);
+            let mounts = self.lay_out(&files, DISK, order, overlaid);
             detach(DISK).step("detaching the kept files")?;
             mounts
         })();
@@ -109,16 +141,27 @@ impl Launcher {
     }
 
     /// A file system for one session.
-    fn lay_out_disk(&self, disk: &OwnedFd, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
+    fn lay_out_disk(
+        &mut self,
+        disk: &OwnedFd,
+        order: &FurnishOrder,
+        overlaid: &[(&str, String)],
+    ) -> Result<Vec<OwnedFd>, Failure> {
         attach(disk, DISK).step("attaching the disk")?;
-        let mounts = self.lay_out(DISK, DISK, order);
+        let mounts = self.lay_out(DISK, DISK, order, overlaid);
         detach(DISK).step("detaching the disk")?;
         mounts
     }
 
     /// The directories of the storage as the box sees them, then the overlays of a writable root. `base` is where
     /// the storage is, `seen` the same place as boxes see it: nothing there has been looked at before.
-    fn lay_out(&self, base: &str, seen: &str, order: &FurnishOrder) -> Result<Vec<OwnedFd>, Failure> {
+    fn lay_out(
+        &mut self,
+        base: &str,
+        seen: &str,
+        order: &FurnishOrder,
+        overlaid: &[(&str, String)],
+    ) -> Result<Vec<OwnedFd>, Failure> {
         if let StorageSource::ProjectDirectory { project, bytes, inodes } = order.storage {
             let directory = open(base, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .step("opening the storage")?;
@@ -127,27 +170,56 @@ impl Launcher {
             quota::set_limit(directory.as_fd(), project, bytes, inodes)
                 .step("setting the storage's quota")?;
         }
-        self.make_owned(&format!("{base}/files"), order.user)?;
-        for directory in &order.directories {
-            self.make_owned(&format!("{base}/files/{directory}"), order.user)?;
+        let files = format!("{base}/files");
+        if !self.take_spare_files(&files, order) {
+            self.make_files(&files, &order.directories, order.user)?;
         }
         let seen = |directory: &String| clone_at(CWD, format!("{seen}/files/{directory}"), Reach::One);
         let cloned = order.directories.iter().map(seen).collect::<Result<Vec<_>, _>>();
         let mut mounts = cloned.step("laying out the storage")?;
-        if order.root == RootMode::Writable {
-            for name in OVERLAID {
-                let (upper, work) = (format!("{base}/upper-{name}"), format!("{base}/work-{name}"));
-                self.make_owned(&upper, 0)?;
-                if order.kept.is_some() {
-                    fresh(&work)?;
-                }
-                self.make_owned(&work, 0)?;
-                let lower = format!("/template/{name}");
-                let overlay = make_overlay(&lower, &upper, &work, self.mapping.is_rootless());
-                mounts.push(overlay.step_with(|| format!("laying an overlay over /{name}"))?);
+        for (name, lower) in overlaid {
+            let (upper, work) = (format!("{base}/upper-{name}"), format!("{base}/work-{name}"));
+            self.make_owned(&upper, 0)?;
+            if order.kept.is_some() {
+                fresh(&work)?;
             }
+            self.make_owned(&work, 0)?;
+            let overlay = make_overlay(lower, &upper, &work, self.mapping.is_rootless());
+            mounts.push(overlay.step_with(|| format!("laying an overlay over {lower}"))?);
         }
         Ok(mounts)
+    }
+
+    fn make_files(&self, files: &str, directories: &[String], user: u32) -> Result<(), Failure> {
+        self.make_owned(files, user)?;
+        directories.iter().try_for_each(|directory| self.make_owned(&format!("{files}/{directory}"), user))
+    }
+
+    /// True when the directories made ahead of time are what this box wants, and are its own now. Nobody has seen
+    /// them before. Not for a box with a project: its directories must be made in it.
+    fn take_spare_files(&mut self, files: &str, order: &FurnishOrder) -> bool {
+        if order.storage != StorageSource::Directory || order.kept.is_some() {
+            return false;
+        }
+        let wanted = SpareFiles { user: order.user, directories: order.directories.clone(), made: true };
+        let taken = self.spare_files.as_ref() == Some(&wanted) && rename(SPARE, files).is_ok();
+        self.spare_files = Some(SpareFiles { made: false, ..wanted });
+        taken
+    }
+
+    /// Makes directories for a box like the latest. What cannot be made now is tried again, and reported, when it
+    /// is needed.
+    pub(super) fn stock_files(&mut self) {
+        let Some(mut spare) = self.spare_files.take() else { return };
+        if !spare.made {
+            // Those that another kind of box wanted, if any.
+            let cleared = match remove_tree::remove(std::path::Path::new(SPARE)) {
+                Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+                Ok(()) => true,
+            };
+            spare.made = cleared && self.make_files(SPARE, &spare.directories, spare.user).is_ok();
+        }
+        self.spare_files = Some(spare);
     }
 
     /// Makes a directory of the storage for a user of the box.
@@ -168,7 +240,11 @@ impl Launcher {
 
     /// Clones what the daemon has opened. An ordinary user's launcher has mounts of its own, so it has to find
     /// the path again, and looks whether it is still the same thing.
-    fn clone_checked(&self, path: &std::path::Path, fd: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+    pub(super) fn clone_checked(
+        &self,
+        path: &std::path::Path,
+        fd: BorrowedFd<'_>,
+    ) -> Result<OwnedFd, Failure> {
         let name = path.display();
         if !self.mapping.is_rootless() {
             return clone_at(fd, "", Reach::One).step_with(|| format!("cloning {name}"));

@@ -5,6 +5,8 @@
 //! whatever reason, it ends every box, removes their cgroups and is gone: nothing depends on a clean shutdown.
 
 mod furnish;
+mod images;
+mod network;
 mod start;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,17 +22,20 @@ use crate::cgroup::{BoxCgroup, CgroupError, Owner, Parent};
 use crate::channel::Channel;
 use crate::identity::{BOX_USER, IdMapping};
 use crate::init::{self, Filters, Inheritance};
-use crate::message::{Failure, FilterInstruction, LauncherReply, LauncherRequest, Step};
+use crate::message::{Failure, FilterInstruction, ImageRoot, LauncherReply, LauncherRequest, Step};
 use crate::plan::NetworkMode;
 use crate::template::Template;
 use crate::userns;
+use furnish::SpareFiles;
 
 /// Events of the daemon's channel, and of boxes that have ended.
 const CONTROL: u64 = 0;
 const CHILDREN: u64 = 1;
 
-/// When nothing has been asked for so long, there is time for what may be asked next.
-const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// When nothing has been asked for so long, there is time for what may be asked next: behind a new box more will be
+/// asked for soon, behind one that is furnished nothing.
+const REST_BEHIND_NEW: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const REST_BEHIND_FURNISHED: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Everything the launcher holds.
 struct Launcher {
@@ -54,10 +59,17 @@ struct Launcher {
     spare_cgroup: Option<Numbered>,
     /// Those of the latest box, until its limits are set: that is asked for right behind.
     open_cgroup: Option<(u64, BoxCgroup)>,
-    wants_cgroup: bool,
+    /// After which rest there is something to make for the next box.
+    stock_after: Option<&'static Timespec>,
     made_cgroups: u64,
+    /// Directories for the next box's storage.
+    spare_files: Option<SpareFiles>,
+    spare_network: network::SpareNetwork,
     /// User namespaces for id-mapped mounts, by disk owner and box user.
     idmaps: HashMap<(u32, u32, u32), OwnedFd>,
+    /// Those that boxes are made of now: few, so that each box copies few mounts.
+    images: Vec<images::MountedImage>,
+    mounted_images: u64,
 }
 
 /// Its number is its own until we have waited for it, so nobody else is ever killed for it.
@@ -65,6 +77,8 @@ struct Launcher {
 struct BoxRecord {
     pid: Pid,
     cgroup: Option<u64>,
+    /// The image it is made of.
+    image: Option<u64>,
 }
 
 /// A box's cgroups, and the number in their name.
@@ -100,13 +114,12 @@ impl Launcher {
         let mut ready = Vec::with_capacity(64);
         loop {
             ready.clear();
-            let patience = self.wants_cgroup.then_some(&REST);
-            match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut ready), patience) {
+            match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut ready), self.stock_after) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.step("waiting")?,
             };
             if ready.is_empty() {
-                self.stock_cgroup();
+                self.stock();
             }
             for event in &ready {
                 match event.data.u64() {
@@ -126,16 +139,17 @@ impl Launcher {
     fn handle_request(&mut self) -> bool {
         let Ok(Some((request, fds))) = self.control.recv::<LauncherRequest>() else { return false };
         match request {
-            LauncherRequest::Prepare { box_id, network } => match self.prepare(box_id, network, fds) {
-                Ok(()) => {}
-                Err(failure) => self.reply(&LauncherReply::Failed { box_id, failure }, &[]),
-            },
+            LauncherRequest::Prepare { box_id, network, image } => {
+                match self.prepare(box_id, network, image, fds) {
+                    Ok(()) => {}
+                    Err(failure) => self.reply(&LauncherReply::Failed { box_id, failure }, &[]),
+                }
+            }
             LauncherRequest::Furnish { box_id, order } => match self.furnish(box_id, &order, fds) {
                 Ok(mounts) => {
                     let mounts: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
                     self.reply(&LauncherReply::Furnished { box_id }, &mounts);
-                    // Nobody waits for us now.
-                    self.stock_cgroup();
+                    self.stock_after = Some(&REST_BEHIND_FURNISHED);
                 }
                 Err(failure) => self.reply(&LauncherReply::Failed { box_id, failure }, &[]),
             },
@@ -156,20 +170,48 @@ impl Launcher {
     }
 
     /// Clones a new init into all its namespaces and its cgroup, and lets it go once its ids are mapped.
-    fn prepare(&mut self, box_id: u64, network: NetworkMode, fds: Vec<OwnedFd>) -> Result<(), Failure> {
-        let control = fds.into_iter().next().map(Channel::from);
+    fn prepare(
+        &mut self,
+        box_id: u64,
+        network: NetworkMode,
+        image: Option<ImageRoot>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let mut fds = fds.into_iter();
+        let control = fds.next().map(Channel::from);
         let control =
             control.ok_or_else(|| Failure { step: "no channel for init".into(), errno: libc::EBADF })?;
         if !self.filters.contains_key(&network) {
             return Err(Failure { step: "no policy for this network".into(), errno: libc::EINVAL });
         }
-        self.wants_cgroup = true;
+        let image = match (image, fds.next()) {
+            (None, _) => None,
+            (Some(image), Some(directory)) => Some(self.mount_image(&image, &directory)?),
+            (Some(_), None) => {
+                return Err(Failure { step: "no directory of the image".into(), errno: libc::EBADF });
+            }
+        };
+        let begun = self.begin(box_id, network, image, control);
+        if let (Err(_), Some(image)) = (&begun, image) {
+            self.release_image(image);
+        }
+        begun
+    }
+
+    fn begin(
+        &mut self,
+        box_id: u64,
+        network: NetworkMode,
+        image: Option<u64>,
+        control: Channel,
+    ) -> Result<(), Failure> {
+        self.stock_after = Some(&REST_BEHIND_NEW);
         let cgroup = match self.spare_cgroup.take() {
             Some(spare) => Some(spare),
             None => self.make_cgroup()?,
         };
         let open = cgroup.as_ref().map(|numbered| &numbered.cgroup);
-        let (pid, pidfd, release) = match self.clone_init(control, network, open) {
+        let (pid, pidfd, release) = match self.clone_init(control, network, image, open) {
             Ok(cloned) => cloned,
             Err(failure) => {
                 if let Some(Numbered { cgroup, .. }) = cgroup {
@@ -178,40 +220,48 @@ impl Launcher {
                 return Err(failure);
             }
         };
-        self.boxes.insert(box_id, BoxRecord { pid, cgroup: cgroup.as_ref().map(|numbered| numbered.number) });
+        let number = cgroup.as_ref().map(|numbered| numbered.number);
+        self.boxes.insert(box_id, BoxRecord { pid, cgroup: number, image });
         self.open_cgroup = cgroup.map(|numbered| (box_id, numbered.cgroup));
         self.release(box_id, pid, &pidfd, &release)
     }
 
     /// The parent's side: init's pid and pidfd, and the pipe that lets it go.
     fn clone_init(
-        &self,
+        &mut self,
         control: Channel,
         network: NetworkMode,
+        image: Option<u64>,
         cgroup: Option<&BoxCgroup>,
     ) -> Result<(Pid, OwnedFd, OwnedFd), Failure> {
         let (go, release) = pipe_with(PipeFlags::CLOEXEC).step("making a pipe")?;
         let run_directory = cgroup.and_then(BoxCgroup::run_dir).map(|fd| fd.try_clone_to_owned()).transpose();
-        let inheritance = Inheritance {
+        let mut inheritance = Inheritance {
             control,
             go,
             tasks: cgroup.map_or(Ok(Vec::new()), BoxCgroup::v1_task_files).step("opening cgroup files")?,
             run_directory: run_directory.step("opening the run cgroup")?,
             mapping: self.mapping,
             network,
+            has_loopback: false,
+            root: images::root_of(image),
         };
         let mut flags = libc::CLONE_NEWUSER
             | libc::CLONE_NEWNS
             | libc::CLONE_NEWPID
             | libc::CLONE_NEWIPC
             | libc::CLONE_NEWUTS;
-        if network.has_own_namespace() {
-            flags |= libc::CLONE_NEWNET;
-        }
-        match fork(&self.proof, flags as u64, cgroup.and_then(BoxCgroup::unified_dir))
-            .step("cloning a box")?
-        {
-            Fork::Child(proof) => init::run(proof, inheritance, &self.template, &self.filters),
+        let (proof, template, filters) = (&self.proof, &self.template, &self.filters);
+        let cgroup = cgroup.and_then(BoxCgroup::unified_dir);
+        let cloned = self.spare_network.within(network, |has_network| {
+            inheritance.has_loopback = has_network;
+            if network.has_own_namespace() && !has_network {
+                flags |= libc::CLONE_NEWNET;
+            }
+            fork(proof, flags as u64, cgroup).step("cloning a box")
+        })?;
+        match cloned {
+            Fork::Child(proof) => init::run(proof, inheritance, template, filters),
             Fork::Parent { pid, pidfd } => {
                 let pid = Pid::from_raw(pid)
                     .ok_or_else(|| Failure { step: "a child without a number".into(), errno: libc::ESRCH })?;
@@ -220,9 +270,11 @@ impl Launcher {
         }
     }
 
-    /// Makes the cgroups of the next box ahead of time.
-    fn stock_cgroup(&mut self) {
-        self.wants_cgroup = false;
+    /// Makes ahead of time what the next box will need.
+    fn stock(&mut self) {
+        self.stock_after = None;
+        self.stock_files();
+        self.spare_network.stock(&self.proof);
         if self.spare_cgroup.is_none() {
             // One that cannot be made now is tried again, and reported, when it is needed.
             self.spare_cgroup = self.make_cgroup().ok().flatten();
@@ -282,6 +334,9 @@ impl Launcher {
             if let (Some(number), Some(parent)) = (record.cgroup, &self.cgroups) {
                 // What cannot be removed now goes with the parent, or at the next start.
                 let _ = parent.remove_box(&cgroup_name(number));
+            }
+            if let Some(image) = record.image {
+                self.release_image(image);
             }
             let status = match ended.status {
                 WaitStatus::Code(code) => format!("init exited with {code}"),

@@ -12,6 +12,7 @@ use sandcrate_protocol::Enforcement;
 use sandcrate_sys::process::{SingleThreaded, unshare};
 
 use super::Launcher;
+use super::network::SpareNetwork;
 use crate::cgroup::{Discovery, Parent, Placement};
 use crate::channel::Channel;
 use crate::identity::{HOST_BASE, ID_COUNT, IdMapping};
@@ -42,7 +43,7 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
             .map(|()| home)
     });
     match ready {
-        Ok(Home { host_mounts, own_mounts, template, events, children }) => Ok(Launcher {
+        Ok(Home { host_mounts, own_mounts, spare_network, template, events, children }) => Ok(Launcher {
             proof,
             control,
             events,
@@ -56,9 +57,13 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
             boxes: BTreeMap::new(),
             spare_cgroup: None,
             open_cgroup: None,
-            wants_cgroup: false,
+            stock_after: None,
             made_cgroups: 0,
+            spare_files: None,
+            spare_network,
             idmaps: HashMap::new(),
+            images: Vec::new(),
+            mounted_images: 0,
         }),
         Err(failure) => {
             // A daemon that died meanwhile, for one: nobody else knows of these.
@@ -74,6 +79,7 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
 struct Home {
     host_mounts: OwnedFd,
     own_mounts: OwnedFd,
+    spare_network: SpareNetwork,
     template: Template,
     events: OwnedFd,
     children: OwnedFd,
@@ -101,7 +107,8 @@ fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfi
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).step("making an event queue")?;
     sandcrate_sys::signal::block_child_ends().step("blocking a signal")?;
     let children = sandcrate_sys::fd::child_signals().step("watching boxes")?;
-    Ok(Home { host_mounts, own_mounts, template, events, children })
+    let spare_network = SpareNetwork::new(mapping)?;
+    Ok(Home { host_mounts, own_mounts, spare_network, template, events, children })
 }
 
 fn mount_namespace() -> Result<OwnedFd, Failure> {

@@ -2,7 +2,7 @@
 //!
 //! The policies live in `policies/*.toml`, a reason beside each rule. `policy`
 //! reads and checks them, `table` knows the call numbers, `compile` turns the
-//! result into one filter. This module only makes filters: the caller compiles
+//! result into one filter, `kafel` into text for nsjail. This module only makes filters: the caller compiles
 //! once, long before it forks, and loads the instructions through `sys`.
 //!
 //! A command runs under both filters, because it inherits that of its init, so
@@ -11,10 +11,12 @@
 
 mod compile;
 mod document;
+mod kafel;
 mod policy;
 mod table;
 
 pub use compile::{MAX_INSTRUCTIONS, compile};
+pub use kafel::kafel;
 pub use policy::{Action, Errno, Features, Network, Policy, PolicyError};
 pub use sandcrate_sys::seccomp::Instruction;
 

@@ -22,6 +22,9 @@ pub const CHUNK_BYTES: usize = 16_384;
 /// the rest is for peers that do not cut.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
 
+/// The most chunks of one message that a strict reader takes, as its peers do.
+const MAX_CHUNKS: usize = 4096;
+
 /// Appends the line or lines for `message` to `out`, each with its line feed.
 pub fn encode(message: &str, out: &mut Vec<u8>) {
     // A line break inside would end the line; chunks carry it escaped.
@@ -69,6 +72,8 @@ pub enum LineError {
     BadChunk,
     /// A new sequence of chunks began before the end of the last.
     Interrupted,
+    /// Chunks whose offsets or total are not those of their data; told only by a strict reader.
+    Torn,
 }
 
 impl fmt::Display for LineError {
@@ -79,6 +84,7 @@ impl fmt::Display for LineError {
             Self::MessageTooLong => write!(f, "message in chunks is longer than {MAX_MESSAGE_BYTES} bytes"),
             Self::BadChunk => f.write_str("data of a chunk is not a string"),
             Self::Interrupted => f.write_str("message in chunks was not finished"),
+            Self::Torn => f.write_str("chunks do not have the offsets or the total that they announce"),
         }
     }
 }
@@ -98,12 +104,27 @@ pub struct Decoder {
     /// The line is too long already: wait for its end.
     skipping: bool,
     /// The message of the open sequence of chunks.
-    chunks: Option<String>,
+    chunks: Option<Chunks>,
+    /// Whether offsets and totals of chunks must be right.
+    strict: bool,
+}
+
+#[derive(Debug, Default)]
+struct Chunks {
+    text: String,
+    /// As announced.
+    total: Option<u64>,
+    lines: usize,
 }
 
 impl Decoder {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Holds a peer to what its chunks announce, as LangBot does since 4.10.7 and as its peers keep to.
+    pub fn strict() -> Self {
+        Self { strict: true, ..Self::default() }
     }
 
     /// Reads from `input` up to the end of the next event, and moves `input` past it. Nothing means that all
@@ -172,11 +193,16 @@ impl Decoder {
         };
         match head.kind.as_deref() {
             Some("chunk_start") => {
-                let interrupted = self.chunks.replace(String::new()).is_some();
+                let chunks = Chunks { total: head.total_size, ..Chunks::default() };
+                let interrupted = self.chunks.replace(chunks).is_some();
                 interrupted.then_some(Event::Broken(LineError::Interrupted))
             }
             Some("chunk_data") => self.take_chunk(&head),
-            Some("chunk_end") => self.chunks.take().map(Event::Message),
+            Some("chunk_end") => {
+                let Chunks { text, total, .. } = self.chunks.take()?;
+                let torn = self.strict && total != Some(text.len() as u64);
+                Some(if torn { Event::Broken(LineError::Torn) } else { Event::Message(text) })
+            }
             // A sequence is sent in one go: a request inside one means that its sender gave it up.
             _ if self.chunks.is_none() || head.has_action => message(),
             _ => None,
@@ -184,11 +210,14 @@ impl Decoder {
     }
 
     fn take_chunk(&mut self, head: &Head<'_>) -> Option<Event> {
-        let message = self.chunks.as_mut()?;
+        let chunks = self.chunks.as_mut()?;
+        chunks.lines += 1;
+        let follows = head.offset == Some(chunks.text.len() as u64) && chunks.lines <= MAX_CHUNKS;
         let error = match head.data.map(|data| serde_json::from_str::<Cow<'_, str>>(data.get())) {
             None => return None,
-            Some(Ok(data)) if message.len() + data.len() <= MAX_MESSAGE_BYTES => {
-                message.push_str(&data);
+            Some(Ok(_)) if self.strict && !follows => LineError::Torn,
+            Some(Ok(data)) if chunks.text.len() + data.len() <= MAX_MESSAGE_BYTES => {
+                chunks.text.push_str(&data);
                 return None;
             }
             Some(Ok(_)) => LineError::MessageTooLong,
@@ -205,6 +234,8 @@ impl Decoder {
 struct Head<'a> {
     kind: Option<Cow<'a, str>>,
     data: Option<&'a RawValue>,
+    offset: Option<u64>,
+    total_size: Option<u64>,
     has_action: bool,
 }
 
@@ -238,6 +269,8 @@ impl<'a> Visitor<'a> for HeadVisitor {
                     };
                 }
                 "data" => head.data = Some(map.next_value()?),
+                "offset" => head.offset = number(map.next_value()?),
+                "total_size" => head.total_size = number(map.next_value()?),
                 key => {
                     map.next_value::<IgnoredAny>()?;
                     head.has_action |= key == "action";
@@ -246,6 +279,10 @@ impl<'a> Visitor<'a> for HeadVisitor {
         }
         Ok(head)
     }
+}
+
+fn number(raw: &RawValue) -> Option<u64> {
+    serde_json::from_str(raw.get()).ok()
 }
 
 #[cfg(test)]

@@ -141,3 +141,27 @@ fn the_last_line_needs_no_line_feed() {
     assert_eq!(decoder.finish(), Some(message(PING)));
     assert_eq!(decoder.finish(), None);
 }
+
+#[test]
+fn a_strict_reader_holds_chunks_to_what_they_announce() {
+    let read = |lines: &str| {
+        let mut decoder = Decoder::strict();
+        let mut bytes = lines.as_bytes();
+        decoder.next_event(&mut bytes)
+    };
+    let chunks = |total: usize, offset: usize| {
+        format!(
+            "{{\"type\":\"chunk_start\",\"total_size\":{total}}}\n\
+             {{\"type\":\"chunk_data\",\"data\":\"{{}}\",\"offset\":{offset}}}\n\
+             {{\"type\":\"chunk_end\"}}\n"
+        )
+    };
+    assert_eq!(read(&chunks(2, 0)), Some(Event::Message("{}".to_owned())));
+    assert_eq!(read(&chunks(3, 0)), Some(Event::Broken(LineError::Torn)), "the total is wrong");
+    assert_eq!(read(&chunks(2, 1)), Some(Event::Broken(LineError::Torn)), "the offset is wrong");
+    let mut lines = Vec::new();
+    let message = format!("{{\"a\": \"{}\"}}", "é\\".repeat(20_000));
+    encode(&message, &mut lines);
+    assert_eq!(read(std::str::from_utf8(&lines).unwrap()), Some(Event::Message(message)), "ours are right");
+    assert!(lines.split(|byte| *byte == b'\n').all(|line| line.len() < 64 << 10));
+}

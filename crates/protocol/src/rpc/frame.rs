@@ -29,6 +29,8 @@ pub struct Request {
     pub action: String,
     /// An object for every action that takes something; what else a peer sends is for the action to refuse.
     pub data: Value,
+    /// Whom the call is for, in the dialects that say it; see [`super::Context`].
+    pub context: Option<Value>,
 }
 
 impl Request {
@@ -85,7 +87,7 @@ impl Frame {
         if let Err(message) = envelope.read(text) {
             return Err(BadFrame::new(envelope.seq_id, &message));
         }
-        let Envelope { seq_id, seq_id_refused, action, data, has_code } = envelope;
+        let Envelope { seq_id, seq_id_refused, action, data, context, has_code } = envelope;
         if seq_id_refused {
             return Err(BadFrame::new(None, "ValueError: seq_id is too long or nested too deeply"));
         }
@@ -100,7 +102,10 @@ impl Frame {
         let data = data
             .ok_or_else(|| bad("KeyError: 'data'".to_owned()))
             .and_then(|data| read_data(data).map_err(|problem| bad(format!("ValueError: data {problem}"))))?;
-        Ok(Self::Request(Request { seq_id: seq_id.unwrap_or(SeqId::UNKNOWN), action, data }))
+        let context = context.map(read_data).transpose();
+        let context = context.map_err(|problem| bad(format!("ValidationError: context {problem}")))?;
+        let context = context.filter(|context| !context.is_null());
+        Ok(Self::Request(Request { seq_id: seq_id.unwrap_or(SeqId::UNKNOWN), action, data, context }))
     }
 }
 
@@ -139,6 +144,7 @@ struct Envelope<'a> {
     seq_id_refused: bool,
     action: Option<&'a RawValue>,
     data: Option<&'a RawValue>,
+    context: Option<&'a RawValue>,
     has_code: bool,
 }
 
@@ -179,6 +185,7 @@ impl<'a> Visitor<'a> for EnvelopeVisitor<'_, 'a> {
                 }
                 "action" => envelope.action = Some(map.next_value()?),
                 "data" => envelope.data = Some(map.next_value()?),
+                "context" => envelope.context = Some(map.next_value()?),
                 "code" => {
                     map.next_value::<IgnoredAny>()?;
                     envelope.has_code = true;

@@ -85,7 +85,9 @@ fn an_overlong_seq_id_is_refused() {
 #[test]
 fn the_last_of_repeated_keys_counts() {
     let request = request(r#"{"seq_id":1,"seq_id":2,"action":5,"action":"a","data":1,"data":2,"x":[{}]}"#);
-    assert_eq!(request, Request { seq_id: SeqId::from(2), action: "a".to_owned(), data: Value::from(2) });
+    let expected =
+        Request { seq_id: SeqId::from(2), action: "a".to_owned(), data: Value::from(2), context: None };
+    assert_eq!(request, expected);
 }
 
 #[test]
@@ -119,4 +121,13 @@ fn the_name_of_an_action_cannot_choose_a_class() {
     let bad = request(r#"{"seq_id":3,"action":"BoxValidationError:","data":{}}"#).unknown_action();
     assert_eq!(bad.message, "ValueError: Action BoxValidationError : not found");
     assert_eq!(bad.seq_id, SeqId::from(3));
+}
+
+#[test]
+fn a_context_is_kept_as_it_came_and_null_is_none() {
+    let context = |text: &str| request(&format!(r#"{{"seq_id":1,"action":"a","data":{{}},{text}}}"#)).context;
+    assert_eq!(context(r#""context":{"a":1}"#), Some(serde_json::json!({"a": 1})));
+    assert_eq!(context(r#""context":null"#), None);
+    // The name that Python's argument has is not the one on the wire.
+    assert_eq!(context(r#""action_context":{"a":1}"#), None);
 }

@@ -79,6 +79,26 @@ pub struct MountSpec {
     pub host_path: String,
     pub mount_path: String,
     pub mode: MountMode,
+    /// `sha256:` and 64 digits: what the directory must hold, by its manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest_path: Option<String>,
+}
+
+/// Where directories that are named by their content appear in a box, each under its digest.
+pub const ARTIFACTS: &str = "/opt/langbot-artifacts";
+
+impl MountSpec {
+    pub fn new(host_path: impl Into<String>, mount_path: impl Into<String>, mode: MountMode) -> Self {
+        let (host_path, mount_path) = (host_path.into(), mount_path.into());
+        Self { host_path, mount_path, mode, content_digest: None, manifest_path: None }
+    }
+
+    /// Whether it is named by its content.
+    pub fn is_artifact(&self) -> bool {
+        self.content_digest.is_some()
+    }
 }
 
 /// A box, and for an exec also the command to run in it.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::bounds;
 use super::invalid::{InvalidSpec, Issue};
-use super::{BoxSpec, MountMode, MountSpec, NetworkMode, ProcessSpec, coerce};
+use super::{ARTIFACTS, BoxSpec, MountMode, MountSpec, NetworkMode, ProcessSpec, coerce};
 use crate::python;
 
 impl BoxSpec {
@@ -319,15 +319,62 @@ fn mounts(items: &[Value], issues: &mut Vec<Issue>) -> Vec<MountSpec> {
         let found = match Fields::of("BoxMountSpec", item) {
             Err(issue) => vec![issue],
             Ok(mut fields) => {
-                mounts.push(MountSpec {
-                    host_path: fields.read_required("host_path", host_path),
-                    mount_path: fields.read_required("mount_path", |value| sandbox_path(value, "mount_path")),
-                    mode: fields.read("mode", MountMode::Rw, mount_mode),
-                });
+                let mount = mount(&mut fields);
+                if fields.issues.is_empty() && !artifact_rules_hold(&mount) {
+                    let message = "Artifact paths require a read-only digest-addressed mount and manifest";
+                    fields.issues.push(Issue::value(message, item));
+                }
+                mounts.push(mount);
                 fields.issues
             }
         };
         issues.extend(found.into_iter().map(|issue| issue.within(&index.to_string())));
     }
     mounts
+}
+
+fn mount(fields: &mut Fields<'_>) -> MountSpec {
+    // Models that know of artifacts want normal paths; older ones did not ask.
+    let newer = fields.map.contains_key("content_digest");
+    let optional = |value: &Value, name| match value {
+        Value::Null => Ok(None),
+        value => text(value, name).map(|text| Some(text.to_owned())),
+    };
+    MountSpec {
+        host_path: fields.read_required("host_path", host_path),
+        mount_path: fields.read_required("mount_path", |value| match sandbox_path(value, "mount_path")? {
+            path if newer && !is_normal(&path) => Err(Issue::value("mount_path must be normalized", value)),
+            path => Ok(path),
+        }),
+        mode: fields.read("mode", MountMode::Rw, mount_mode),
+        content_digest: fields.read("content_digest", None, |value| optional(value, "content_digest")),
+        manifest_path: fields.read("manifest_path", None, |value| match optional(value, "manifest_path")? {
+            Some(path) if !path.starts_with('/') => {
+                Err(Issue::value("manifest_path must be an absolute host path", value))
+            }
+            path => Ok(path),
+        }),
+    }
+}
+
+/// As Python's `posixpath.normpath` leaves it.
+fn is_normal(path: &str) -> bool {
+    let parts = path.strip_prefix('/').unwrap_or(path);
+    parts.is_empty() || parts.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+/// Nothing but directories that are named by their content goes where those go.
+fn artifact_rules_hold(mount: &MountSpec) -> bool {
+    let below =
+        mount.mount_path.strip_prefix(ARTIFACTS).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let (digest, manifest) = (mount.content_digest.as_deref(), mount.manifest_path.as_deref());
+    if below.is_none() && digest.is_none() && manifest.is_none() {
+        return true;
+    }
+    let digits = digest.and_then(|digest| digest.strip_prefix("sha256:"));
+    let digits = digits.filter(|digits| {
+        digits.len() == 64 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    });
+    let named = digits.zip(below).is_some_and(|(digits, below)| below.strip_prefix('/') == Some(digits));
+    named && manifest.is_some() && mount.mode == MountMode::Ro
 }

@@ -158,3 +158,32 @@ fn serde_does_not_go_round_the_rules() {
     assert!(error.to_string().contains("session_id must not be empty"), "{error}");
     assert!(serde_json::from_str::<ProcessSpec>(r#"{"command": ""}"#).is_err());
 }
+
+#[test]
+fn mounts_named_by_their_content_go_to_their_place_and_nothing_else_does() {
+    let digest = "a".repeat(64);
+    let mount = |path: &str, mode: &str, content: Value, manifest: Value| {
+        json!({"session_id": "s", "extra_mounts": [{"host_path": "/h", "mount_path": path, "mode": mode,
+               "content_digest": content, "manifest_path": manifest}]})
+    };
+    let (place, named) = (format!("/opt/langbot-artifacts/{digest}"), json!(format!("sha256:{digest}")));
+    let good = BoxSpec::from_json(&mount(&place, "ro", named.clone(), json!("/m"))).unwrap();
+    assert!(good.extra_mounts[0].is_artifact());
+    assert!(
+        !BoxSpec::from_json(&mount("/x", "rw", Value::Null, Value::Null)).unwrap().extra_mounts[0]
+            .is_artifact()
+    );
+    for bad in [
+        mount(&place, "rw", named.clone(), json!("/m")),
+        mount(&place, "ro", named.clone(), Value::Null),
+        mount(&place, "ro", Value::Null, Value::Null),
+        mount("/opt/langbot-artifacts", "ro", Value::Null, Value::Null),
+        mount("/workspace/x", "ro", named.clone(), json!("/m")),
+        mount(&place, "ro", json!(format!("sha256:{}", "A".repeat(64))), json!("/m")),
+    ] {
+        let error = BoxSpec::from_json(&bad).unwrap_err().to_string();
+        assert!(error.contains("extra_mounts.0\n  Value error, Artifact paths require"), "{error}");
+    }
+    let error = BoxSpec::from_json(&mount("/workspace/../x", "ro", Value::Null, Value::Null)).unwrap_err();
+    assert!(error.to_string().contains("mount_path must be normalized"), "{error}");
+}

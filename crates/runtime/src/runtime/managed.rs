@@ -18,6 +18,7 @@ impl Runtime {
         let _busy = session.use_now();
         let _order = session.processes.order.lock().await;
         session.processes.check_room(&spec.process_id, limits.processes)?;
+        self.inner.check_process_room(&session, &spec.process_id)?;
         if let Some(old) = session.processes.get(&spec.process_id) {
             old.stop().await;
         }

@@ -15,7 +15,11 @@ impl Session {
         let had = &self.spec;
         let network = options.network(wanted);
         let other_network = network != self.asked_network && network != self.network();
+        let had_backend = self.home.get().or(self.options.backend.as_ref());
+        let other_backend = options.backend.is_some()
+            && had_backend.is_some_and(|backend| Some(backend) != options.backend.as_ref());
         let differing = [
+            ("backend", other_backend, had_backend.cloned().unwrap_or_default()),
             ("network", other_network, self.asked_network.to_string()),
             ("image", had.image != wanted.image, had.image.clone()),
             (

@@ -35,7 +35,8 @@ async fn the_specification_reaches_the_backend_whole() {
     bench.runtime.create_session(&spec, SessionOptions::default()).await.unwrap();
     let asked = bench.backend.spec(&SessionId::new("s").unwrap()).unwrap();
     assert_eq!((asked.limits.memory_bytes, asked.limits.cpu_millis, asked.limits.pids), (64 << 20, 500, 7));
-    assert_eq!(asked.limits.disk, DiskLimit::Hard(5 << 20));
+    // The fake has no hard quota, so what is asked for is counted.
+    assert_eq!(asked.limits.disk, DiskLimit::Accounted(5 << 20));
     assert_eq!((asked.workspace.as_str(), asked.workdir.as_str()), ("/project", "/project/src"));
 }
 
@@ -92,7 +93,7 @@ async fn l14_other_mounts_remake_an_idle_box_and_conflict_with_a_busy_one() {
     let bench = Bench::with(|config| config.mount_roots = Some(vec![root.path().to_owned()])).await;
     let mount = |name: &str| {
         let host_path = root.path().join(name).to_str().unwrap().to_owned();
-        MountSpec { host_path, mount_path: format!("/mnt/{name}"), mode: MountMode::Rw }
+        MountSpec::new(host_path, format!("/mnt/{name}"), MountMode::Rw)
     };
     let mut spec = Bench::spec("s", "echo hi");
     bench.runtime.exec(&spec, OnTimeout::EndSession).await.unwrap();
@@ -235,4 +236,49 @@ async fn the_metrics_name_what_happened() {
     ] {
         assert!(text.contains(line), "{line} is missing in\n{text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_backend_is_seen_by_itself_told_and_healed() {
+    let bench = Bench::new().await;
+    let spec = Bench::spec("s", "echo hi");
+    bench.runtime.exec(&spec, OnTimeout::EndSession).await.unwrap();
+    let up = |value: u8| format!("sandcrate_backend_up{{backend=\"fake\"}} {value}");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(bench.runtime.metrics().render().contains(&up(1)));
+    bench.backend.set_unavailable(Some("the daemon was stopped"));
+    bench.backend.kill_box(&SessionId::new("s").unwrap(), "with its daemon");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(bench.runtime.metrics().render().contains(&up(0)));
+    let views = bench.runtime.backends().await;
+    assert!(!views[0].available);
+    assert!(views[0].why.as_ref().unwrap().contains("the daemon was stopped"), "{views:?}");
+    let error = bench.runtime.exec(&spec, OnTimeout::EndSession).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BackendUnavailable, "a session of the lost backend: {error}");
+    bench.backend.set_unavailable(None);
+    bench.runtime.exec(&spec, OnTimeout::EndSession).await.expect("the session works again");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(bench.runtime.metrics().render().contains(&up(1)));
+    assert!(bench.runtime.backend_status().await.available);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_chooses_its_backend_where_the_operator_lets_it() {
+    let chosen = |name: &str| SessionOptions { backend: Some(name.to_owned()), ..Default::default() };
+    let closed = Bench::new().await;
+    let error = closed.runtime.create_session(&Bench::spec("s", ""), chosen("fake")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("runtime.request_backends"), "{error}");
+    assert!(closed.runtime.sessions().is_empty());
+
+    let names = || vec!["fake".to_owned(), "docker".to_owned()];
+    let bench = Bench::with(|config| config.request_backends = names()).await;
+    bench.runtime.create_session(&Bench::spec("s", ""), chosen("fake")).await.unwrap();
+    bench.runtime.create_session(&Bench::spec("s", ""), SessionOptions::default()).await.unwrap();
+    let error = bench.runtime.create_session(&Bench::spec("s", ""), chosen("docker")).await.unwrap_err();
+    assert_eq!(error.to_string(), "Box session s already exists with backend=fake");
+    let error = bench.runtime.create_session(&Bench::spec("t", ""), chosen("docker")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BackendUnavailable, "listed, and not there: {error}");
+    let error = bench.runtime.create_session(&Bench::spec("t", ""), chosen("other")).await.unwrap_err();
+    assert!(error.to_string().contains("fake, docker"), "{error}");
 }

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 
 use super::peer::Standing;
 use super::{origin, proc_net, token};
+use crate::tenancy::INSTANCE_HEADER;
 use crate::{Legacy, Refusal, ServerConfig, Token};
 
 /// The faces, as far as the rules tell them apart.
@@ -17,11 +18,32 @@ pub(crate) enum Face {
     Rpc,
     /// The process relay.
     Relay,
+    /// `/rpc/ws` in the dialects of LangBot 4.10.7 and later, which can send a token.
+    TenantRpc,
+    /// The relay in those.
+    TenantRelay,
     /// Everything else that is not open.
     Api,
 }
 
 impl Face {
+    /// The face as this request means it.
+    pub(crate) fn spoken(self, headers: &HeaderMap) -> Self {
+        match self {
+            Self::Rpc if headers.contains_key(INSTANCE_HEADER) => Self::TenantRpc,
+            Self::Relay if headers.contains_key(INSTANCE_HEADER) => Self::TenantRelay,
+            other => other,
+        }
+    }
+
+    fn is_langbot(self) -> bool {
+        self != Self::Api
+    }
+
+    fn is_rpc(self) -> bool {
+        matches!(self, Self::Rpc | Self::TenantRpc)
+    }
+
     /// Whether LangBot's first dialect is spoken there.
     fn is_legacy(self) -> bool {
         matches!(self, Self::Rpc | Self::Relay)
@@ -99,12 +121,13 @@ impl Admission {
                 "send the token as `Authorization: Bearer`, `X-API-Key` or `X-LangBot-Box-Control-Token`{hint}"
             )));
         }
-        if self.stdio && self.token.is_none() && face == Face::Rpc {
+        if self.stdio && self.token.is_none() && face.is_rpc() {
             return Err(forbidden("the RPC is spoken over stdio; set `token` to open `/rpc/ws` as well"));
         }
         if !self.insecure && face == Face::Rpc && self.legacy == Legacy::Off {
             return Err(forbidden(
-                "`legacy` is off and no `token` is set, so nobody may use `/rpc/ws`: set one",
+                "`legacy` is off: clients must name their instance (X-LangBot-Instance-Id), as LangBot does since \
+                 4.10.7; set `legacy` to admit older ones",
             ));
         }
         Ok(None)
@@ -132,7 +155,7 @@ impl Admission {
             return Ok(false);
         }
         if let (Legacy::Cidrs(cidrs), Some(address)) = (&self.legacy, address)
-            && face.is_legacy()
+            && face.is_langbot()
             && cidrs.iter().any(|cidr| cidr.contains(address))
         {
             // Only a browser sends an Origin, and only a browser follows a stranger's DNS.
@@ -142,7 +165,7 @@ impl Admission {
             return Ok(false);
         }
         Err(match (standing, uid) {
-            (Standing::Remote { address }, _) if face.is_legacy() => unauthorized(&format!(
+            (Standing::Remote { address }, _) if face.is_langbot() => unauthorized(&format!(
                 "peers on other machines need a token: set `token`, or add {address} to `legacy`"
             )),
             (Standing::Remote { .. }, _) => unauthorized("peers on other machines need a token: set `token`"),

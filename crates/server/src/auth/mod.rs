@@ -83,11 +83,12 @@ impl Guard {
         connection: &Arc<Connection>,
         headers: &axum::http::HeaderMap,
     ) -> Result<Identity, Refusal> {
+        let face = self.face.spoken(headers);
         let presented = self.admission.presented(headers);
-        let known = match self.admission.by_token(self.face, presented)? {
+        let known = match self.admission.by_token(face, presented)? {
             Some(known) => known,
             // Only now is it worth asking the kernel whose socket it is.
-            None => self.admission.by_peer(self.face, &connection.standing().await, headers)?,
+            None => self.admission.by_peer(face, &connection.standing().await, headers)?,
         };
         Ok(Identity { known, connection: Some(connection.clone()) })
     }

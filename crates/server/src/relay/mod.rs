@@ -7,16 +7,17 @@ mod pump;
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::get;
 use sandcrate_protocol::{DEFAULT_PROCESS_ID, ErrorKind};
-use sandcrate_runtime::RuntimeError;
+use sandcrate_runtime::{RuntimeError, owner};
 use serde::Deserialize;
 
-use crate::rpc::{chain, no_upgrade, refuse_newer_dialects};
-use crate::{App, Refusal, websocket};
+use crate::rpc::{chain, no_upgrade};
+use crate::tenancy::unauthorized;
+use crate::{App, Identity, Refusal, websocket};
 
 pub(crate) fn routes() -> Router<App> {
     Router::new()
@@ -35,23 +36,28 @@ type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 async fn attach_default(
     state: State<App>,
+    identity: Extension<Identity>,
     Path(session): Path<String>,
     options: Query<Options>,
     headers: HeaderMap,
     upgrade: Upgrade,
 ) -> Result<Response, Refusal> {
-    attach(state, Path((session, DEFAULT_PROCESS_ID.to_owned())), options, headers, upgrade).await
+    attach(state, identity, Path((session, DEFAULT_PROCESS_ID.to_owned())), options, headers, upgrade).await
 }
 
 async fn attach(
     State(app): State<App>,
+    Extension(identity): Extension<Identity>,
     Path((session, process)): Path<(String, String)>,
     Query(options): Query<Options>,
     headers: HeaderMap,
     upgrade: Upgrade,
 ) -> Result<Response, Refusal> {
-    refuse_newer_dialects(&headers)?;
     let session = session.trim().to_owned();
+    // Whoever names no workspace has none of its sessions, unless it is one of us.
+    if app.tenancy.relayed(&headers, &session)?.is_none() && owner(&session).is_some() && !identity.known {
+        return Err(unauthorized("the session belongs to a workspace: send its X-LangBot headers"));
+    }
     // Before the question whether this is an upgrade at all, as the reference has it.
     app.runtime.check_attachable(&session, &process).map_err(|error| refusal(&error))?;
     let upgrade = upgrade.map_err(|rejection| no_upgrade(&rejection))?;

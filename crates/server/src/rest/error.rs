@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use sandcrate_backend::BackendError;
 use sandcrate_protocol::{ErrorKind, InvalidSpec};
 use sandcrate_runtime::RuntimeError;
+use sandcrate_skills::SkillError;
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
@@ -28,11 +29,17 @@ pub(crate) const fn code(kind: ErrorKind) -> &'static str {
         ErrorKind::ProcessConflict => "managed_process_conflict",
         ErrorKind::FileNotFound => "file_not_found",
         ErrorKind::FileFailed => "file_failed",
+        ErrorKind::SkillNotFound => "skill_not_found",
+        ErrorKind::SkillConflict => "skill_conflict",
         ErrorKind::CommandNotFound => "command_not_found",
         ErrorKind::CommandNotExecutable => "command_not_executable",
         ErrorKind::LimitExceeded => "limit_exceeded",
+        ErrorKind::CapacityExceeded => "capacity_exceeded",
+        ErrorKind::Admission => "admission_denied",
+        ErrorKind::Readiness => "not_ready",
         ErrorKind::Timeout => "timeout",
         ErrorKind::BackendUnavailable => "backend_unavailable",
+        ErrorKind::ImageUnavailable => "image_unavailable",
         ErrorKind::RuntimeUnavailable => "runtime_unavailable",
         _ => "internal_error",
     }
@@ -123,6 +130,7 @@ impl From<RuntimeError> for ApiError {
             RuntimeError::SessionConflict { field, existing, .. } => {
                 Self { field: Some(field.to_owned()), existing: Some(existing), ..plain }
             }
+            RuntimeError::BackendDenied { .. } => Self { field: Some("backend".to_owned()), ..plain },
             RuntimeError::NetworkDenied { .. } | RuntimeError::Policy(_) => {
                 Self { field: Some("network".to_owned()), ..plain }
             }
@@ -138,6 +146,13 @@ impl From<RuntimeError> for ApiError {
 impl From<BackendError> for ApiError {
     fn from(error: BackendError) -> Self {
         RuntimeError::from(error).into()
+    }
+}
+
+impl From<SkillError> for ApiError {
+    fn from(error: SkillError) -> Self {
+        let field = error.field().map(str::to_owned);
+        Self { field, ..Self::of_kind(error.kind(), chain(&error)) }
     }
 }
 

@@ -285,10 +285,16 @@ pub(crate) fn answer(
     encoder: Encoder,
     abort: CancellationToken,
 ) -> Response {
-    let events = stream::iter(first)
-        .chain(records(log, encoder))
-        .take_until(abort.cancelled_owned())
-        .map(|record| Ok::<_, Infallible>(event(&record)));
+    let records = stream::iter(first).chain(records(log, encoder));
+    answer_with(records.map(|record| Ok(event(&record))), abort)
+}
+
+/// An answer that carries events until they or the server end.
+pub(crate) fn answer_with(
+    events: impl EventStream<Item = Result<Event, Infallible>> + Send + 'static,
+    abort: CancellationToken,
+) -> Response {
+    let events = events.take_until(abort.cancelled_owned());
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
     // Proxies of the nginx family hold small pieces back unless told not to.
     ([("x-accel-buffering", "no")], Sse::new(events).keep_alive(keep_alive)).into_response()

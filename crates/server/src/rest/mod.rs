@@ -10,6 +10,7 @@ mod events;
 mod exec;
 mod extract;
 mod files;
+mod images;
 mod network;
 mod openapi;
 mod outcome;
@@ -20,7 +21,9 @@ mod proxy;
 mod schema;
 mod sessions;
 mod signal;
+mod skills;
 mod spec;
+mod start_events;
 mod status;
 mod terminal;
 
@@ -52,9 +55,11 @@ fn api() -> OpenApiRouter<App> {
         .merge(terminal::routes())
         .merge(processes::routes())
         .merge(files::routes())
+        .merge(images::routes())
         .merge(network::routes())
         .merge(ports::routes())
         .merge(proxy::routes())
+        .merge(skills::routes())
         .merge(status::routes())
 }
 

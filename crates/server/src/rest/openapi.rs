@@ -25,7 +25,9 @@ use super::error::{ErrorBody, code};
         (name = "commands", description = "What runs in them and ends"),
         (name = "processes", description = "What runs in them and stays"),
         (name = "files", description = "What lies in them"),
+        (name = "images", description = "What they can be made of"),
         (name = "network", description = "What they reach, and what reaches them"),
+        (name = "skills", description = "Packages that teach an agent, and that boxes can mount"),
         (name = "server", description = "The server itself"),
     ),
 )]

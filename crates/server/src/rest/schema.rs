@@ -48,6 +48,9 @@ pub(crate) struct BoxRequest {
     ttl_sec: Option<u64>,
     /// Ports of the box to publish; see `POST …/ports`.
     ports: Option<Vec<PortWish>>,
+    /// Instead of the server's own choice, where its operator lets requests choose.
+    #[schema(example = "docker")]
+    backend: Option<String>,
 }
 
 /// A network as text, or as its parts.
@@ -214,6 +217,24 @@ pub(crate) struct ProcessRequest {
     cwd: Option<String>,
 }
 
+/// An image that sessions can be made of.
+#[derive(Debug, ToSchema)]
+pub(crate) struct ImageFacts {
+    #[schema(example = "python")]
+    name: String,
+    #[schema(example = "sha256:9f0c…")]
+    digest: String,
+    /// `tar`, `docker`, `oci` or `directory`.
+    #[schema(example = "docker")]
+    source: String,
+    #[schema(example = "2026-01-31T12:00:00Z")]
+    imported_at: String,
+    entries: u64,
+    bytes: u64,
+    #[schema(example = "native")]
+    backend: String,
+}
+
 /// The box of a session.
 #[derive(Debug, ToSchema)]
 pub(crate) struct SessionFacts {
@@ -301,6 +322,47 @@ pub(crate) struct FileFacts {
     link_target: Option<String>,
 }
 
+/// A skill: a directory with a `SKILL.md`.
+#[derive(Debug, ToSchema)]
+pub(crate) struct SkillFacts {
+    #[schema(example = "pdf")]
+    name: String,
+    #[schema(example = "PDF tools")]
+    display_name: String,
+    description: String,
+    /// The body of its `SKILL.md`.
+    instructions: String,
+    /// Its directory on the server's host; what a session mounts.
+    #[schema(example = "/srv/langbot/data/box/skills/pdf")]
+    package_root: String,
+    #[schema(example = "SKILL.md")]
+    entry_file: String,
+    created_at: String,
+    updated_at: String,
+}
+
+/// A skill in an archive.
+#[derive(Debug, ToSchema)]
+pub(crate) struct CandidateFacts {
+    #[serde(flatten)]
+    skill: SkillFacts,
+    /// Where it is in the archive; names it when it is installed.
+    #[schema(example = "skills/pdf")]
+    source_path: Option<String>,
+}
+
+/// An entry of a skill's directory.
+#[derive(Debug, ToSchema)]
+pub(crate) struct SkillEntryFacts {
+    #[schema(example = "scripts/run.py")]
+    path: String,
+    #[schema(example = "run.py")]
+    name: String,
+    is_dir: bool,
+    /// Of a file; null for a directory, and for a link that leads out of the package.
+    size: Option<u64>,
+}
+
 /// The backend that serves, if any.
 #[derive(Debug, ToSchema)]
 pub(crate) struct HealthFacts {
@@ -318,4 +380,16 @@ pub(crate) struct StatusFacts {
     managed_processes: u64,
     #[schema(example = 300)]
     session_ttl_sec: u64,
+    /// Every backend there is.
+    backends: Vec<BackendFacts>,
+}
+
+/// A backend, in use or not.
+#[derive(Debug, ToSchema)]
+pub(crate) struct BackendFacts {
+    #[schema(example = "docker")]
+    name: String,
+    available: bool,
+    /// Why it is not.
+    why: Option<String>,
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use sandcrate_protocol::network::Counters;
 use sandcrate_protocol::{DEFAULT_PROCESS_ID, Enforcement, ProcessInfo, SessionInfo};
 use sandcrate_runtime::{PortView, SessionState, SessionView};
@@ -15,9 +16,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
+use super::exec::wants_events;
 use super::extract::{JsonBody, Params, Segments};
 use super::schema::{CounterFacts, Finding, PortFacts, ProcessFacts, SessionFacts, SessionRequest};
 use super::spec::{self, BOX_FIELDS, OPTION_FIELDS};
+use super::start_events;
 use crate::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -92,7 +95,7 @@ impl SessionSummary {
 }
 
 impl SessionBody {
-    async fn new(app: &App, mut view: SessionView) -> Self {
+    pub(crate) async fn new(app: &App, mut view: SessionView) -> Self {
         // A session that ends while it is looked at has carried nothing.
         let report = app.runtime.network_report(&view.info.session_id).await.ok().flatten();
         let processes: BTreeMap<_, _> = std::mem::take(&mut view.processes)
@@ -140,19 +143,23 @@ async fn list_sessions(
 ///
 /// `session_id` names it; without one a new name is made up. A session of that name that fits the request is
 /// given back; one that does not is a `session_conflict`.
+///
+/// With `Accept: text/event-stream` the answer is a stream of events: `progress` while an image is pulled, then
+/// `session` or `error`.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions", operation_id = "create_session",
     request_body(content = SessionRequest, example = json!({"memory_mb": 256, "labels": {"user": "42"}})),
     responses((status = 201, description = "The session", body = SessionBody)))]
 async fn create_session(
     State(app): State<App>,
+    headers: HeaderMap,
     JsonBody(mut body): JsonBody<Map<String, Value>>,
-) -> Result<(StatusCode, Json<SessionBody>), ApiError> {
+) -> Result<Response, ApiError> {
     let id = match body.remove("session_id") {
         None | Some(Value::Null) => format!("s-{}", uuid::Uuid::now_v7().simple()),
         Some(Value::String(id)) => id,
         Some(_) => return Err(ApiError::invalid("session_id", "must be a string")),
     };
-    create(&app, &id, body).await
+    create(&app, &id, body, &headers).await
 }
 
 /// Create a session with a name
@@ -165,22 +172,27 @@ async fn create_session(
 async fn create_named_session(
     State(app): State<App>,
     Segments(id): Segments<String>,
+    headers: HeaderMap,
     JsonBody(mut body): JsonBody<Map<String, Value>>,
-) -> Result<(StatusCode, Json<SessionBody>), ApiError> {
+) -> Result<Response, ApiError> {
     spec::check_named(&id, &mut body)?;
-    create(&app, &id, body).await
+    create(&app, &id, body, &headers).await
 }
 
 async fn create(
     app: &App,
     id: &str,
     mut body: Map<String, Value>,
-) -> Result<(StatusCode, Json<SessionBody>), ApiError> {
+    headers: &HeaderMap,
+) -> Result<Response, ApiError> {
     spec::check_fields(&body, &[&BOX_FIELDS, &OPTION_FIELDS])?;
     let options = spec::options(&mut body)?;
     let spec = spec::box_spec(id, body)?;
+    if wants_events(headers) {
+        return Ok(start_events::answer(app, spec, options));
+    }
     let view = app.runtime.create_session(&spec, options).await?;
-    Ok((StatusCode::CREATED, Json(SessionBody::new(app, view).await)))
+    Ok((StatusCode::CREATED, Json(SessionBody::new(app, view).await)).into_response())
 }
 
 /// Look at a session

@@ -31,7 +31,7 @@ pub(crate) const BOX_FIELDS: [&str; 16] = [
     "workspace_quota_mb",
 ];
 /// What a session may carry beside its box.
-pub(crate) const OPTION_FIELDS: [&str; 3] = ["labels", "ttl_sec", "ports"];
+pub(crate) const OPTION_FIELDS: [&str; 4] = ["labels", "ttl_sec", "ports", "backend"];
 /// A session keeps its labels for its whole life: as many as Kubernetes objects carry, and then some.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_BYTES: usize = 1024;
@@ -92,7 +92,12 @@ pub(crate) fn options(body: &mut Map<String, Value>) -> Result<SessionOptions, A
         Some(ports) => serde_json::from_value::<Vec<PortRequest>>(ports)
             .map_err(|error| ApiError::invalid("ports", format!("is not acceptable: {error}")))?,
     };
-    Ok(SessionOptions { labels, ttl, network, ports })
+    let backend = match body.remove("backend") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(name)) => Some(name),
+        Some(_) => return Err(ApiError::invalid("backend", "must be the name of a backend")),
+    };
+    Ok(SessionOptions { labels, ttl, network, ports, backend })
 }
 
 /// Takes the network out of a body: more than LangBot's wire can say.
@@ -127,6 +132,7 @@ pub(crate) fn fits(view: &SessionView, spec: &BoxSpec, options: &SessionOptions)
     info.image == spec.image
         && options.network.as_ref() == Some(&view.network)
         && options.ports.is_empty()
+        && options.backend.as_ref().is_none_or(|backend| *backend == info.backend_name)
         && info.host_path == spec.host_path
         && info.host_path_mode == spec.host_path_mode
         && info.mount_path == spec.mount_path

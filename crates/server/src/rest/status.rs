@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use sandcrate_protocol::{BackendStatus, RuntimeStatus};
+use sandcrate_runtime::BackendView;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -26,11 +27,20 @@ struct Version {
     api: &'static str,
 }
 
+/// More than LangBot's wire can say.
+#[derive(Debug, Serialize)]
+struct Status {
+    #[serde(flatten)]
+    status: RuntimeStatus,
+    backends: Vec<BackendView>,
+}
+
 /// What the runtime holds
 #[utoipa::path(get, path = "/v1/status", tag = "server", operation_id = "status",
     responses((status = 200, description = "At a glance", body = StatusFacts)))]
-async fn status(State(app): State<App>) -> Json<RuntimeStatus> {
-    Json(app.runtime.status().await)
+async fn status(State(app): State<App>) -> Json<Status> {
+    let backends = app.runtime.backends().await;
+    Json(Status { status: app.runtime.status().await, backends })
 }
 
 /// Which backend serves

@@ -1,4 +1,4 @@
-//! The actions of LangBot's first dialect: a table of names, and one function for each.
+//! The actions of LangBot's dialects: tables of names, and one function for each.
 //!
 //! An action reads its data, asks the runtime and shapes the answer; it decides nothing else. Ids of sessions
 //! are trimmed everywhere, as those in a spec are.
@@ -6,12 +6,20 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use sandcrate_protocol::{BoxSpec, DEFAULT_PROCESS_ID, ProcessSpec, SessionDetails};
-use sandcrate_runtime::{InitSource, OnTimeout, Runtime, SessionOptions};
+use sandcrate_protocol::{BoxSpec, DEFAULT_PROCESS_ID, ProcessInfo, ProcessSpec, SessionDetails};
+use sandcrate_runtime::{InitSource, OnTimeout, Placement, Runtime, SessionOptions, owner};
 use serde_json::Value;
 
 use super::answer::{ActionError, Answer};
+use super::dialect::Dialect;
 use super::output;
+use super::skill_actions::{
+    create_skill, delete_skill, file_chunk, get_skill, install_skill_zip, list_skill_files, list_skills,
+    preview_skill_zip, read_skill_file, scan_skill_directory, update_skill, write_skill_file,
+};
+use super::tenant_actions::{
+    self, TenantSession, admission_grant, get_storage_analysis, verify_shared_workspace,
+};
 use crate::Identity;
 
 /// What an action works with.
@@ -20,20 +28,59 @@ pub(super) struct Call<'a> {
     pub(super) runtime: &'a Runtime,
     pub(super) identity: &'a Identity,
     pub(super) data: &'a Value,
+    pub(super) dialect: Dialect,
+    /// The workspace that the call is for; in the newer dialects, and not in calls that are for the host itself.
+    pub(super) placement: Option<&'a Placement>,
 }
 
-type Outcome = Result<Answer, ActionError>;
+impl Call<'_> {
+    /// The id in the table of sessions for one of the caller's.
+    fn physical(&self, id: &str) -> Result<String, ActionError> {
+        match self.placement {
+            Some(placement) => Ok(placement.physical(id)?),
+            None if owner(id).is_some() => Err(ActionError::invalid(
+                "session_id is of the form that belongs to workspaces of LangBot 4.10.7",
+            )),
+            None => Ok(id.to_owned()),
+        }
+    }
+
+    fn logical(&self, id: String) -> String {
+        match self.placement {
+            Some(placement) => placement.logical(&id).to_owned(),
+            None => id,
+        }
+    }
+
+    /// The session that the call is about.
+    fn session(&self) -> Result<String, ActionError> {
+        self.physical(session_id(self.data)?)
+    }
+
+    fn spec(&self) -> Result<BoxSpec, ActionError> {
+        let mut spec = BoxSpec::from_json(self.data)?;
+        spec.session_id = self.physical(&spec.session_id)?;
+        Ok(spec)
+    }
+
+    fn process(&self, mut info: ProcessInfo) -> Answer {
+        info.session_id = self.logical(info.session_id);
+        Answer::Process(Box::new(info))
+    }
+}
+
+pub(super) type Outcome = Result<Answer, ActionError>;
 type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 pub(super) type Action = for<'a> fn(Call<'a>) -> Running<'a>;
 
 macro_rules! table {
     ($($name:literal => $action:ident,)*) => {
-        /// Every action by its name on the wire.
-        const ACTIONS: &[(&str, Action)] = &[$(($name, |call| Box::pin($action(call)))),*];
+        &[$(($name, |call| Box::pin($action(call)))),*]
     };
 }
 
-table! {
+/// What all dialects have, by the name on the wire.
+const ACTIONS: &[(&str, Action)] = table! {
     "__ping" => ping,
     "box_init" => init,
     "box_health" => get_backend_info,
@@ -48,10 +95,31 @@ table! {
     "box_get_managed_process" => get_managed_process,
     "box_stop_managed_process" => stop_managed_process,
     "box_shutdown" => shutdown,
-}
+    "__file_chunk" => file_chunk,
+    "box_list_skills" => list_skills,
+    "box_get_skill" => get_skill,
+    "box_create_skill" => create_skill,
+    "box_update_skill" => update_skill,
+    "box_delete_skill" => delete_skill,
+    "box_scan_skill_directory" => scan_skill_directory,
+    "box_list_skill_files" => list_skill_files,
+    "box_read_skill_file" => read_skill_file,
+    "box_write_skill_file" => write_skill_file,
+    "box_preview_skill_zip" => preview_skill_zip,
+    "box_install_skill_zip" => install_skill_zip,
+};
 
-pub(super) fn find(name: &str) -> Option<Action> {
-    ACTIONS.iter().find(|(known, _)| *known == name).map(|(_, action)| *action)
+/// What the newer dialects have beside it.
+const TENANT_ACTIONS: &[(&str, Action)] = table! {
+    "box_get_storage_analysis" => get_storage_analysis,
+    "box_verify_shared_workspace" => verify_shared_workspace,
+    "box_upsert_sandbox_admission_grant" => admission_grant,
+    "box_revoke_sandbox_admission_grant" => admission_grant,
+};
+
+pub(super) fn find(dialect: Dialect, name: &str) -> Option<Action> {
+    let more = if dialect == Dialect::Tenant { TENANT_ACTIONS } else { &[] };
+    ACTIONS.iter().chain(more).find(|(known, _)| *known == name).map(|(_, action)| *action)
 }
 
 async fn ping(_: Call<'_>) -> Outcome {
@@ -69,60 +137,77 @@ async fn get_backend_info(call: Call<'_>) -> Outcome {
 }
 
 async fn status(call: Call<'_>) -> Outcome {
-    Ok(Answer::Status(call.runtime.status().await))
+    match call.placement {
+        Some(placement) => Ok(tenant_actions::status(&call, placement).await),
+        None => Ok(Answer::Status(call.runtime.status().await)),
+    }
 }
 
 async fn exec(call: Call<'_>) -> Outcome {
-    let spec = BoxSpec::from_json(call.data)?;
+    let spec = call.spec()?;
     if spec.cmd.is_empty() {
         return Err(ActionError::invalid("cmd must not be empty"));
     }
     let outcome = call.runtime.exec(&spec, OnTimeout::EndSession).await?;
-    Ok(Answer::Exec(output::present(&outcome, spec.timeout_sec)))
+    let mut shown = output::present(&outcome, spec.timeout_sec);
+    shown.session_id = call.logical(shown.session_id);
+    Ok(Answer::Exec(shown))
 }
 
 async fn create_session(call: Call<'_>) -> Outcome {
-    let spec = BoxSpec::from_json(call.data)?;
-    let view = call.runtime.create_session(&spec, SessionOptions::default()).await?;
+    let view = call.runtime.create_session(&call.spec()?, SessionOptions::default()).await?;
+    if let Some(placement) = call.placement {
+        return Ok(Answer::TenantSession(Box::new(TenantSession::brief(placement, view))));
+    }
     Ok(Answer::Session(Box::new(SessionDetails::new(view.info, []))))
 }
 
 async fn get_session(call: Call<'_>) -> Outcome {
-    let view = call.runtime.session(session_id(call.data)?)?;
+    let view = call.runtime.session(&call.session()?)?;
+    if let Some(placement) = call.placement {
+        return Ok(Answer::TenantSession(Box::new(TenantSession::full(placement, view))));
+    }
     Ok(Answer::Session(Box::new(SessionDetails::new(view.info, view.processes))))
 }
 
 async fn get_sessions(call: Call<'_>) -> Outcome {
-    let sessions = call.runtime.sessions().into_iter().map(|view| view.info).collect();
+    if let Some(placement) = call.placement {
+        let views = call.runtime.sessions_of(placement).into_iter();
+        let sessions = views.map(|view| TenantSession::brief(placement, view)).collect();
+        return Ok(Answer::TenantSessions { sessions });
+    }
+    let views = call.runtime.sessions().into_iter();
+    let sessions = views.map(|view| view.info).filter(|info| owner(&info.session_id).is_none()).collect();
     Ok(Answer::Sessions { sessions })
 }
 
 async fn delete_session(call: Call<'_>) -> Outcome {
-    let id = session_id(call.data)?;
-    call.runtime.delete_session(id).await?;
-    Ok(Answer::Deleted { deleted: id.to_owned() })
+    call.runtime.delete_session(&call.session()?).await?;
+    Ok(Answer::Deleted { deleted: session_id(call.data)?.to_owned() })
 }
 
 async fn start_managed_process(call: Call<'_>) -> Outcome {
-    let id = session_id(call.data)?;
+    let id = call.session()?;
     let spec = call.data.get("spec").ok_or(ActionError::MissingKey { key: "spec" })?;
     let spec = ProcessSpec::from_json(spec)?;
-    Ok(Answer::Process(Box::new(call.runtime.start_process(id, &spec).await?)))
+    Ok(call.process(call.runtime.start_process(&id, &spec).await?))
 }
 
 async fn get_managed_process(call: Call<'_>) -> Outcome {
-    let info = call.runtime.process(session_id(call.data)?, process_id(call.data)?)?;
-    Ok(Answer::Process(Box::new(info)))
+    Ok(call.process(call.runtime.process(&call.session()?, process_id(call.data)?)?))
 }
 
 async fn stop_managed_process(call: Call<'_>) -> Outcome {
     let process = process_id(call.data)?;
-    call.runtime.stop_process(session_id(call.data)?, process).await?;
+    call.runtime.stop_process(&call.session()?, process).await?;
     Ok(Answer::Stopped { stopped: process.to_owned() })
 }
 
 async fn shutdown(call: Call<'_>) -> Outcome {
-    call.runtime.end_sessions().await;
+    match call.dialect {
+        Dialect::First => call.runtime.end_sessions().await,
+        Dialect::Tenant => call.runtime.end_tenants().await,
+    }
     Ok(Answer::Empty {})
 }
 
@@ -146,13 +231,16 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_found() {
-        for (index, (name, _)) in ACTIONS.iter().enumerate() {
-            assert!(ACTIONS[..index].iter().all(|(before, _)| before != name), "{name} stands twice");
-            assert!(find(name).is_some());
+        let all: Vec<&str> = ACTIONS.iter().chain(TENANT_ACTIONS).map(|(name, _)| *name).collect();
+        for (index, name) in all.iter().enumerate() {
+            assert!(!all[..index].contains(name), "{name} stands twice");
+            assert!(find(Dialect::Tenant, name).is_some());
+            let first = ACTIONS.iter().any(|(known, _)| known == name);
+            assert_eq!(find(Dialect::First, name).is_some(), first);
         }
         // A constant of the reference that it never registered.
-        assert!(find("__heartbeat").is_none());
-        assert!(find("").is_none());
+        assert!(find(Dialect::First, "__heartbeat").is_none());
+        assert!(find(Dialect::Tenant, "").is_none());
     }
 
     /// L16: a spec trims its session id, so everything else that takes one must too.

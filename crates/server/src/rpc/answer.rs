@@ -2,13 +2,16 @@
 
 use std::error::Error;
 
-use sandcrate_protocol::rpc::{Response, SeqId};
+use sandcrate_protocol::rpc::{BadContext, Response, SeqId};
 use sandcrate_protocol::{
     BackendStatus, ErrorKind, ExecResult, InvalidSpec, ProcessInfo, RuntimeStatus, SessionDetails,
-    SessionInfo, wire_message,
+    SessionInfo, wire_message, without_class_marks,
 };
-use sandcrate_runtime::RuntimeError;
+use sandcrate_runtime::{Placement, RuntimeError};
+use sandcrate_skills::{Candidate, Listing, Skill, SkillError};
 use serde::Serialize;
+
+use super::tenant_actions::{Storage, TenantSession, TenantStatus};
 
 /// The result of an action.
 #[derive(Debug, Serialize)]
@@ -24,6 +27,31 @@ pub(crate) enum Answer {
     Deleted { deleted: String },
     Process(Box<ProcessInfo>),
     Stopped { stopped: String },
+    Skills { skills: Vec<Skill> },
+    Skill { skill: Option<Box<Skill>> },
+    ScannedSkill(Box<Skill>),
+    SkillFiles(SkillFiles),
+    SkillFile { skill: SkillName, path: String, content: String },
+    WrittenSkillFile { skill: SkillName, path: String, bytes_written: usize },
+    SkillCandidates { skills: Vec<Candidate> },
+    TenantStatus(Box<TenantStatus>),
+    TenantSession(Box<TenantSession>),
+    TenantSessions { sessions: Vec<TenantSession> },
+    Storage(Box<Storage>),
+    SharedWorkspace { marker_name: String, sha256: String, size: usize },
+    Cancelled { cancelled: bool },
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct SkillFiles {
+    pub(super) skill: SkillName,
+    #[serde(flatten)]
+    pub(super) listing: Listing,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct SkillName {
+    pub(super) name: String,
 }
 
 /// Why an action gave no result.
@@ -33,11 +61,25 @@ pub(super) enum ActionError {
     Spec(#[from] InvalidSpec),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
+    #[error(transparent)]
+    Skill(#[from] SkillError),
     /// Named as Python names it: hosts show it.
     #[error("'{key}'")]
     MissingKey { key: &'static str },
     #[error("{problem}")]
     Invalid { problem: String },
+    /// Whoever asks may not; hosts know these words.
+    #[error("{0}")]
+    Permission(&'static str),
+    #[error(transparent)]
+    Context(BadContext),
+    #[error("Sandbox admission enforcement is not enabled")]
+    NotEnforced,
+    #[error("the action was cancelled")]
+    Cancelled,
+    /// In the words of Python's base64.
+    #[error("Incorrect padding")]
+    Padding,
 }
 
 impl ActionError {
@@ -49,11 +91,28 @@ impl ActionError {
     pub(super) fn message(&self) -> String {
         let kind = match self {
             Self::MissingKey { .. } => return format!("KeyError: {self}"),
+            Self::Padding => return format!("Error: {self}"),
+            Self::Permission(_) => return format!("PermissionError: {self}"),
+            Self::Context(_) => {
+                return format!("ValidationError: {}", without_class_marks(&self.to_string()));
+            }
+            Self::Cancelled => return format!("CancelledError: {self}"),
+            Self::Runtime(RuntimeError::Invalid { field, .. }) if field.starts_with("box.limits") => {
+                return format!("ValueError: {self}");
+            }
+            Self::NotEnforced => ErrorKind::Admission,
+            Self::Skill(error) => error.kind(),
             Self::Spec(error) => error.kind(),
             Self::Runtime(error) => error.kind(),
             Self::Invalid { .. } => ErrorKind::Validation,
         };
         wire_message(kind, &chain(self))
+    }
+
+    /// The same as a fault of the request, whatever it is: so the reference shows all failures of most skill
+    /// actions.
+    pub(super) fn as_invalid(&self) -> Self {
+        Self::invalid(chain(self))
     }
 }
 
@@ -70,6 +129,22 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// How much of a failure hosts since 4.10.7 are told.
+const MESSAGE_CHARS: usize = 4096;
+
+/// The message of a failure for a workspace: with its own ids, and not too long.
+pub(super) fn for_tenant(message: String, placement: Option<&Placement>) -> String {
+    let mut message = match placement {
+        Some(placement) => message.replace(&placement.prefix(), ""),
+        None => message,
+    };
+    if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS) {
+        message.truncate(end);
+        message.push_str("... [truncated]");
+    }
+    message
 }
 
 /// The reply to a request.

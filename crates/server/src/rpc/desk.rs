@@ -3,14 +3,20 @@
 //! Each request is a task of its own, owned by the server and not by the connection: a client that leaves
 //! does not undo what it asked for. Replies come in order of completion.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandcrate_protocol::framing::MAX_MESSAGE_BYTES;
-use sandcrate_protocol::rpc::{BadFrame, Frame, Request, Response};
+use sandcrate_protocol::rpc::{BadFrame, Context, Frame, Request, Response};
+use sandcrate_runtime::RuntimeError;
+use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::actions::{self, Call};
-use super::answer::{self, Answer};
+use super::answer::{self, ActionError, Answer};
+use super::dialect::{self, Dialect, is_brief};
+use crate::tenancy::{Entered, FenceError};
 use crate::{App, Identity};
 
 /// A reply that waits to be written.
@@ -24,30 +30,72 @@ const REQUEST_BYTES: usize = 4 * MAX_MESSAGE_BYTES;
 /// What the byte budget counts in, so that its counter does not limit it.
 const BYTES_PER_UNIT: usize = 1024;
 
+/// Calls of one connection of the newer dialects at once; the number stands in an answer that hosts know.
+const TENANT_AT_ONCE: usize = 128;
+/// Brief ones beside them.
+const BRIEF_AT_ONCE: usize = 4;
+/// Ends another call of the same connection.
+const CANCEL: &str = "__cancel_action";
+
 #[derive(Debug)]
 pub(super) struct Desk {
     app: App,
     identity: Arc<Identity>,
     replies: mpsc::Sender<Reply>,
+    dialect: Dialect,
     slots: Arc<Semaphore>,
+    /// For brief calls of a connection that is busy; newer dialects only.
+    brief_slots: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
+    /// Calls of the newer dialects that can be cancelled.
+    running: Arc<Running>,
 }
 
-/// The right to take in one more request.
+/// By `seq_id`: for whom it is, and how it is ended.
+type Running = Mutex<HashMap<i64, (Context, CancellationToken)>>;
+
+/// The right to take in one more request. Clients of the newer dialects have none before they are read: one request
+/// too many is answered, where the first dialect waits.
 #[derive(Debug)]
-pub(super) struct Slot(#[expect(dead_code, reason = "held, never read")] OwnedSemaphorePermit);
+pub(super) struct Slot(#[expect(dead_code, reason = "held, never read")] Option<OwnedSemaphorePermit>);
 
 impl Desk {
-    pub(super) fn new(app: App, identity: Identity) -> (Self, mpsc::Receiver<Reply>) {
+    pub(super) fn new(app: App, identity: Identity, dialect: Dialect) -> (Self, mpsc::Receiver<Reply>) {
         let (replies, written) = mpsc::channel(QUEUED_REPLIES);
-        let slots = Arc::new(Semaphore::new(app.config.limits.in_flight_per_connection));
-        let bytes = Arc::new(Semaphore::new(REQUEST_BYTES / BYTES_PER_UNIT));
-        (Self { app, identity: Arc::new(identity), replies, slots, bytes }, written)
+        let slots = Arc::new(Semaphore::new(most_at_once(&app, dialect)));
+        let desk = Self {
+            app,
+            identity: Arc::new(identity),
+            replies,
+            dialect,
+            slots,
+            brief_slots: Arc::new(Semaphore::new(BRIEF_AT_ONCE)),
+            bytes: Arc::new(Semaphore::new(REQUEST_BYTES / BYTES_PER_UNIT)),
+            running: Arc::default(),
+        };
+        (desk, written)
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        self.dialect
     }
 
     /// Waits until one more request may be read. Nothing is read meanwhile: the peer feels it.
     pub(super) async fn slot(&self) -> Option<Slot> {
-        self.slots.clone().acquire_owned().await.ok().map(Slot)
+        match self.dialect {
+            Dialect::First => self.slots.clone().acquire_owned().await.ok().map(|slot| Slot(Some(slot))),
+            Dialect::Tenant => Some(Slot(None)),
+        }
+    }
+
+    /// Room for a request of a newer dialect, if there is any now.
+    fn slot_for(&self, action: &str) -> Option<Slot> {
+        let slot = self.slots.clone().try_acquire_owned().ok();
+        let slot = match slot {
+            None if is_brief(action) => self.brief_slots.clone().try_acquire_owned().ok(),
+            slot => slot,
+        };
+        slot.map(|slot| Slot(Some(slot)))
     }
 
     /// Serves one message; its reply appears at the other end when it is done.
@@ -58,7 +106,33 @@ impl Desk {
             Ok(Frame::Response) => return,
             Err(bad) => return self.refuse(bad).await,
         };
-        let Some(action) = actions::find(&request.action) else {
+        let (slot, context) = match self.dialect {
+            Dialect::First => (slot, None),
+            Dialect::Tenant => {
+                let Some(slot) = self.slot_for(&request.action) else {
+                    let most = most_at_once(&self.app, self.dialect);
+                    let message = format!("Runtime connection is busy (max {most} concurrent actions)");
+                    return self.refuse(BadFrame { seq_id: request.seq_id, message }).await;
+                };
+                if request.action != CANCEL && actions::find(self.dialect, &request.action).is_none() {
+                    return self.refuse(request.unknown_action()).await;
+                }
+                match dialect::context(&self.app.tenancy, &request) {
+                    Ok(context) => (slot, context),
+                    Err(error) => {
+                        let message = answer::for_tenant(error.message(), None);
+                        return self.refuse(BadFrame { seq_id: request.seq_id, message }).await;
+                    }
+                }
+            }
+        };
+        if let (CANCEL, Some(context)) = (request.action.as_str(), &context) {
+            let cancelled = self.cancel(&request, context);
+            let reply = Response::success(request.seq_id, Answer::Cancelled { cancelled });
+            let _ = self.replies.send(reply).await;
+            return;
+        }
+        let Some(action) = actions::find(self.dialect, &request.action) else {
             return self.refuse(request.unknown_action()).await;
         };
         let units = u32::try_from(message.len().div_ceil(BYTES_PER_UNIT)).unwrap_or(u32::MAX);
@@ -66,10 +140,11 @@ impl Desk {
         // Last, and only for a request that is there: an idle connection takes nothing from the others.
         let Ok(place) = self.app.in_flight.clone().acquire_owned().await else { return };
         let (app, identity, replies) = (self.app.clone(), self.identity.clone(), self.replies.clone());
+        let (dialect, running) = (self.dialect, self.running.clone());
         let mut work = Box::pin(async move {
             let _held = (slot, bytes, place);
             let reply = tokio::select! {
-                reply = run(action, request, &app, &identity) => reply,
+                reply = run(action, request, &app, &identity, dialect, context, &running) => reply,
                 () = app.abort.cancelled() => return,
             };
             // A client that left does not miss it.
@@ -81,6 +156,14 @@ impl Desk {
         }
     }
 
+    /// Ends a call of the same connection and the same workspace, if there is one.
+    fn cancel(&self, request: &Request, context: &Context) -> bool {
+        let Some(seq_id) = request.data.get("seq_id").and_then(Value::as_i64) else { return false };
+        let running = locked(&self.running);
+        let found = running.get(&seq_id).filter(|(theirs, _)| theirs == context);
+        found.inspect(|(_, end)| end.cancel()).is_some()
+    }
+
     /// Answers what could not be read.
     pub(super) async fn refuse(&self, bad: impl Into<BadFrame>) {
         let BadFrame { seq_id, message } = bad.into();
@@ -90,11 +173,88 @@ impl Desk {
 }
 
 #[tracing::instrument(level = "debug", skip_all, fields(action = request.action))]
-async fn run(action: actions::Action, request: Request, app: &App, identity: &Identity) -> Reply {
+async fn run(
+    action: actions::Action,
+    request: Request,
+    app: &App,
+    identity: &Identity,
+    dialect: Dialect,
+    context: Option<Context>,
+    running: &Running,
+) -> Reply {
     let begin = tokio::time::Instant::now();
-    let result = action(Call { runtime: &app.runtime, identity, data: &request.data }).await;
-    let reply = answer::reply(request.seq_id, result);
+    let placement = context.as_ref().map(dialect::placement);
+    let call =
+        Call { runtime: &app.runtime, identity, data: &request.data, dialect, placement: placement.as_ref() };
+    let result = match context {
+        Some(context) if dialect::is_fenced(&request.action) => {
+            let listed = Listed::new(running, &request, context);
+            fenced(app, action, call, &listed.end).await
+        }
+        _ => action(call).await,
+    };
+    let mut reply = answer::reply(request.seq_id, result);
+    if dialect == Dialect::Tenant && reply.code != 0 {
+        reply.message = answer::for_tenant(reply.message, placement.as_ref());
+    }
     let duration_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::debug!(duration_ms, code = reply.code, "action done");
     reply
+}
+
+/// A call for one workspace: of its newest generation, and answered when a newer one comes or the caller gives up.
+async fn fenced(
+    app: &App,
+    action: actions::Action,
+    call: Call<'_>,
+    end: &CancellationToken,
+) -> Result<Answer, ActionError> {
+    const STALE: ActionError = ActionError::Permission("Stale Box placement generation");
+    let Some(placement) = call.placement else { return action(call).await };
+    let entered: Entered = app.tenancy.fence.enter(app, placement).await.map_err(|error| match error {
+        FenceError::Stale => STALE,
+        FenceError::Full { limit } => {
+            ActionError::Runtime(RuntimeError::CapacityReached { what: "workspace", limit })
+        }
+    })?;
+    tokio::select! {
+        biased;
+        () = entered.over() => Err(STALE),
+        () = end.cancelled() => Err(ActionError::Cancelled),
+        result = action(call) => result,
+    }
+}
+
+/// A call in the list of those that can be cancelled, for as long as it runs.
+struct Listed<'a> {
+    running: &'a Running,
+    seq_id: Option<i64>,
+    end: CancellationToken,
+}
+
+impl<'a> Listed<'a> {
+    fn new(running: &'a Running, request: &Request, context: Context) -> Self {
+        let (seq_id, end) = (request.seq_id.as_i64(), CancellationToken::new());
+        if let Some(seq_id) = seq_id {
+            locked(running).insert(seq_id, (context, end.clone()));
+        }
+        Self { running, seq_id, end }
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        if let Some(seq_id) = &self.seq_id {
+            locked(self.running).remove(seq_id);
+        }
+    }
+}
+
+fn locked(running: &Running) -> MutexGuard<'_, HashMap<i64, (Context, CancellationToken)>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn most_at_once(app: &App, dialect: Dialect) -> usize {
+    let configured = app.config.limits.in_flight_per_connection;
+    if dialect == Dialect::Tenant { configured.min(TENANT_AT_ONCE) } else { configured }
 }

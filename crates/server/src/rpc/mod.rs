@@ -1,13 +1,16 @@
-//! LangBot's action RPC, first dialect: `/rpc/ws` and stdio.
+//! LangBot's action RPC, in all its dialects: `/rpc/ws` and stdio.
 //!
-//! [`actions`] is the table of what can be called, [`desk`] runs the calls of one connection, [`ws`] and
+//! [`dialect`] tells who speaks which, [`actions`] is the table of what can be called, [`desk`] runs the calls of one connection, [`ws`] and
 //! [`stdio`] carry them, [`answer`] and [`output`] shape what goes back.
 
 mod actions;
 mod answer;
 mod desk;
+mod dialect;
 mod output;
+mod skill_actions;
 mod stdio;
+mod tenant_actions;
 mod ws;
 
 use axum::Router;
@@ -17,7 +20,7 @@ use crate::App;
 
 pub(crate) use answer::chain;
 pub use stdio::{StdioError, serve_stdio};
-pub(crate) use ws::{no_upgrade, refuse_newer_dialects};
+pub(crate) use ws::no_upgrade;
 
 pub(crate) fn routes() -> Router<App> {
     Router::new().route("/rpc/ws", get(ws::upgrade))

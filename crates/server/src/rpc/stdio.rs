@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 use super::desk::{Desk, Reply};
+use super::dialect::Dialect;
 use crate::{App, Identity};
 
 /// The usual size of a pipe: one read empties it.
@@ -30,7 +31,9 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let (desk, replies) = Desk::new(app.clone(), Identity::parent());
+    // A parent that speaks the newer dialects says whose it is when it starts us.
+    let dialect = if app.config.instance.is_some() { Dialect::Tenant } else { Dialect::First };
+    let (desk, replies) = Desk::new(app.clone(), Identity::parent(), dialect);
     let reading = async {
         let read = tokio::select! {
             read = read(input, desk) => read,
@@ -55,7 +58,10 @@ where
 }
 
 async fn read(mut input: impl AsyncRead + Unpin, desk: Desk) -> io::Result<()> {
-    let mut decoder = Decoder::new();
+    let mut decoder = match desk.dialect() {
+        Dialect::First => Decoder::new(),
+        Dialect::Tenant => Decoder::strict(),
+    };
     let mut buffer = vec![0; READ_BYTES];
     loop {
         let length = input.read(&mut buffer).await?;

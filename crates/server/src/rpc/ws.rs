@@ -1,4 +1,5 @@
-//! The RPC over a WebSocket: one text message per frame, requests in pieces joined, long replies cut.
+//! The RPC over a WebSocket: one text message per frame. With clients of the first dialect, requests in pieces are
+//! joined and long replies cut; with newer ones, every message is whole.
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{WebSocket, WebSocketUpgrade};
@@ -10,22 +11,11 @@ use sandcrate_protocol::rpc::{BadFrame, SeqId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::answer;
 use super::desk::{Desk, Reply};
+use super::dialect::Dialect;
 use crate::websocket::{self, Incoming, Receiver, Sender, code};
 use crate::{App, Identity, Refusal};
-
-/// Sent by LangBot 4.10.7 and later, whose dialects separate tenants.
-const INSTANCE_HEADER: &str = "x-langbot-instance-id";
-
-/// A newer dialect without its separation would mix tenants: it is refused, not half served.
-pub(crate) fn refuse_newer_dialects(headers: &HeaderMap) -> Result<(), Refusal> {
-    if !headers.contains_key(INSTANCE_HEADER) {
-        return Ok(());
-    }
-    let message =
-        "the dialect of LangBot 4.10.7 and later (X-LangBot-Instance-Id) is not served by this version";
-    Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "dialect_not_supported", message))
-}
 
 /// A request that should have been an upgrade.
 pub(crate) fn no_upgrade(rejection: &WebSocketUpgradeRejection) -> Refusal {
@@ -38,26 +28,30 @@ pub(super) async fn upgrade(
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    refuse_newer_dialects(&headers)?;
+    let instance = app.tenancy.named(&headers)?;
     let upgrade = upgrade.map_err(|rejection| no_upgrade(&rejection))?;
+    let dialect = match instance {
+        Some(instance) => app.tenancy.pin(&instance).map(|()| Dialect::Tenant)?,
+        None => Dialect::First,
+    };
     // Counted from here on: an upgrade under way is waited for too.
     let owned = app.tasks.token();
     Ok(websocket::bounded(upgrade).on_upgrade(async move |socket| {
-        serve(socket, app, identity).await;
+        serve(socket, app, identity, dialect).await;
         drop(owned);
     }))
 }
 
-async fn serve(socket: WebSocket, app: App, identity: Identity) {
+async fn serve(socket: WebSocket, app: App, identity: Identity, dialect: Dialect) {
     tokio::select! {
-        () = converse(socket, &app, identity) => {}
+        () = converse(socket, &app, identity, dialect) => {}
         () = app.abort.cancelled() => {}
     }
 }
 
-async fn converse(socket: WebSocket, app: &App, identity: Identity) {
+async fn converse(socket: WebSocket, app: &App, identity: Identity, dialect: Dialect) {
     let (sender, mut receiver) = websocket::split(socket, &app.config.limits);
-    let (desk, replies) = Desk::new(app.clone(), identity);
+    let (desk, replies) = Desk::new(app.clone(), identity, dialect);
     // Each direction ends the other when the peer is gone.
     let gone = CancellationToken::new();
     let reading = async {
@@ -71,7 +65,7 @@ async fn converse(socket: WebSocket, app: &App, identity: Identity) {
         }
         end
     };
-    let (end, sender) = tokio::join!(reading, write(sender, replies, app, &gone));
+    let (end, sender) = tokio::join!(reading, write(sender, replies, app, &gone, dialect));
     let Some(mut sender) = sender else { return };
     let said = match end {
         ReadEnd::Gone => return,
@@ -104,6 +98,11 @@ async fn read(receiver: &mut Receiver, desk: Desk) -> ReadEnd {
             Incoming::TooLong => return ReadEnd::TooLong,
             Incoming::Gone => return ReadEnd::Gone,
         };
+        if desk.dialect() == Dialect::Tenant {
+            // Newer clients send every message whole.
+            desk.take(slot, text.as_str()).await;
+            continue;
+        }
         match pieces.push(text.as_str().to_owned()) {
             Joined::Message(message) => desk.take(slot, &message).await,
             Joined::Pending => {}
@@ -124,13 +123,14 @@ async fn write(
     mut replies: mpsc::Receiver<Reply>,
     app: &App,
     gone: &CancellationToken,
+    dialect: Dialect,
 ) -> Option<Sender> {
     let mut pings = websocket::pings(&app.config.limits);
     loop {
         let sent = tokio::select! {
             () = gone.cancelled() => return None,
             reply = replies.recv() => match reply {
-                Some(reply) => send(&mut sender, reply).await,
+                Some(reply) => send(&mut sender, reply, dialect).await,
                 None => return Some(sender),
             },
             _ = pings.tick() => sender.ping().await,
@@ -142,8 +142,15 @@ async fn write(
     }
 }
 
-async fn send(sender: &mut Sender, reply: Reply) -> Result<(), websocket::Gone> {
+async fn send(sender: &mut Sender, reply: Reply, dialect: Dialect) -> Result<(), websocket::Gone> {
     let text = reply.encode();
+    if dialect == Dialect::Tenant {
+        if text.len() <= websocket::MAX_MESSAGE_BYTES {
+            return sender.text(text).await;
+        }
+        let message = "BoxError: the result is longer than the 16 MiB of a message".to_owned();
+        return sender.text(answer::failure(reply.seq_id, message).encode()).await;
+    }
     drop(reply);
     for piece in split_reply(&text) {
         sender.text(piece.to_owned()).await?;

@@ -40,7 +40,11 @@ async fn s1_without_the_token_nothing_is_upgraded() {
 #[tokio::test]
 async fn health_is_open_and_metrics_follow_the_token() {
     let server = Server::with(with_token()).await;
-    assert_eq!(server.http("GET", "/healthz", &[]).await, (200, "{\"status\":\"ok\"}".to_owned()));
+    let (status, body) = server.http("GET", "/healthz", &[]).await;
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let expected = serde_json::json!({"status": "ok", "live": true,
+        "resources": {"sessions": 0, "managed_processes": 0}});
+    assert_eq!((status, body), (200, expected));
     assert_eq!(server.http("GET", "/readyz", &[]).await.0, 200);
     server.backend.set_unavailable(Some("gone"));
     assert_eq!(server.http("GET", "/readyz", &[]).await.0, 503);

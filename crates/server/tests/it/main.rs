@@ -8,3 +8,4 @@ mod relay;
 mod rest;
 mod rpc;
 mod support;
+mod tenants;

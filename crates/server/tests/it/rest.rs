@@ -7,6 +7,7 @@ mod network;
 mod processes;
 mod proxy;
 mod sessions;
+mod skills;
 mod terminal;
 mod upload;
 

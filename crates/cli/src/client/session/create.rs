@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::progress;
 use crate::args::OutputFormat;
 use crate::client::address::Target;
 use crate::client::answer;
@@ -83,6 +84,10 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
 
+    /// Make it on this backend, where the server lets requests choose
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+
     /// Set a variable for every command; a bare KEY passes the caller's value on
     #[arg(short, long, value_name = "KEY[=VALUE]", value_parser = clap::value_parser!(OsString))]
     env: Vec<OsString>,
@@ -103,7 +108,7 @@ pub(super) async fn run(args: CreateArgs) -> anyhow::Result<ExitCode> {
     let cwd = std::env::current_dir().context("finding the current directory")?;
     let body = body(&args, &cwd, |key| std::env::var_os(key))?;
     let client = Client::new(&args.target)?;
-    let session: Value = client.post("/v1/sessions", &body).await?;
+    let session = progress::create(&client, &body).await?;
     let id = session["session_id"].as_str().ok_or_else(|| client.garbled("a session without an id"))?;
     Ok(answer(args.output, &session, &format!("{id}\n")))
 }
@@ -130,6 +135,7 @@ fn body(
     set("read_only_rootfs", args.writable_root.then_some(Value::Bool(false)));
     set("persistent", args.persistent.then_some(Value::Bool(true)));
     set("image", args.image.as_ref().map(|image| json!(image)));
+    set("backend", args.backend.as_ref().map(|backend| json!(backend)));
     set("workdir", args.workdir.as_ref().map(|dir| json!(dir)));
     set("ttl_sec", args.ttl.map(ttl).transpose()?.map(|seconds| json!(seconds)));
     let labels = labels(&args.label)?;
@@ -234,6 +240,8 @@ mod tests {
             "data:/data",
             "--image",
             "debian",
+            "--backend",
+            "docker",
             "-e",
             "A=1",
             "-e",
@@ -244,7 +252,7 @@ mod tests {
         let expected = json!({
             "session_id": "demo", "memory_mb": 2, "cpus": 0.5, "pids_limit": 64, "workspace_quota_mb": 1024,
             "network": "allow a.example:443", "ports": ["127.0.0.1:8080:80"], "read_only_rootfs": false, "persistent": true, "labels": {"a": "b=c"}, "ttl_sec": 2,
-            "host_path": cwd, "host_path_mode": "ro", "image": "debian", "workdir": "/tmp",
+            "host_path": cwd, "host_path_mode": "ro", "image": "debian", "backend": "docker", "workdir": "/tmp",
             "env": {"A": "1", "B": "caller's"},
             "extra_mounts": [{"host_path": cwd.join("data"), "mount_path": "/data", "mode": "rw"}],
         });

@@ -3,6 +3,7 @@
 mod create;
 mod list;
 mod network;
+mod progress;
 mod remove;
 mod show;
 

@@ -32,7 +32,7 @@ macro_rules! fixtures {
 }
 
 /// Built in: an ordinary user who runs the tests may not see the repository.
-const FIXTURES: [(&str, &str); 10] = fixtures!(
+const FIXTURES: [(&str, &str); 14] = fixtures!(
     "deviations.toml",
     "rpc-ws-core.jsonl",
     "rpc-ws-framing.jsonl",
@@ -42,7 +42,11 @@ const FIXTURES: [(&str, &str); 10] = fixtures!(
     "config-lifecycle.jsonl",
     "seed-scenarios.jsonl",
     "ttl-races.jsonl",
-    "spec-coercion.jsonl"
+    "spec-coercion.jsonl",
+    "skills.jsonl",
+    "skills-security.jsonl",
+    "current-ws.jsonl",
+    "current-host.jsonl"
 );
 
 fn fixture(name: &str) -> &'static str {

@@ -5,6 +5,7 @@
 //! is not listed fails, and so does a listed one that is gone.
 
 mod config_lifecycle;
+mod current;
 mod json;
 mod ledger;
 mod managed_process;
@@ -13,6 +14,7 @@ mod peer;
 mod rpc_stdio;
 mod rpc_ws;
 mod sessions;
+mod skills;
 mod spec_coercion;
 
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use super::json::Json;
 pub(super) const THEIR_ROOT: &str = "/srv/ref/hostroot";
 
 /// Keys whose value changes per run: it must be of the right form, then it counts as equal.
-const TIMES: [&str; 4] = ["created_at", "last_used_at", "started_at", "exited_at"];
+const TIMES: [&str; 5] = ["created_at", "last_used_at", "started_at", "exited_at", "updated_at"];
 
 /// One reply of ours or theirs, as text that can be compared. `our_root` stands for their shared directory.
 pub(super) fn reply(text: &str, our_root: &str) -> String {
@@ -52,7 +52,12 @@ fn walk(key: &str, value: Json, our_root: &str) -> Json {
 /// RFC 3339 in UTC with microseconds, as Python prints it.
 fn time(text: &str) -> String {
     let shape: String = text.chars().map(|char| if char.is_ascii_digit() { '0' } else { char }).collect();
-    if shape == "0000-00-00T00:00:00.000000Z" { "<time>".to_owned() } else { format!("no time: {text}") }
+    match shape.as_str() {
+        "0000-00-00T00:00:00.000000Z" => "<time>".to_owned(),
+        // Those of skills.
+        "0000-00-00T00:00:00.000000+00:00" => "<time +00:00>".to_owned(),
+        _ => format!("no time: {text}"),
+    }
 }
 
 /// Each message of validation ends in a link to pydantic's pages, which hold its version. Ours have none.

@@ -28,6 +28,8 @@ fn binary(args: &[&str], state: &Path, env: &[(&str, &str)]) -> Command {
     let built = || env!("CARGO_BIN_EXE_sandcrate").into();
     let mut command = Command::new(std::env::var_os("SANDCRATE_BIN").unwrap_or_else(built));
     command.args(args).env("SANDCRATE_STATE_DIR", state).envs(env.iter().copied()).current_dir(state);
+    // What was recorded knew of no nsjail.
+    command.env("PATH", "/usr/bin:/bin");
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
@@ -128,13 +130,23 @@ impl Socket {
         Self::open(port, "/rpc/ws", None).unwrap_or_else(|(status, body)| panic!("refused: {status} {body}"))
     }
 
+    /// As a host of the newer dialects.
+    pub(super) fn rpc_of(port: u16, instance: &str) -> Self {
+        Self::open_with(port, "/rpc/ws", &[("X-LangBot-Instance-Id", instance)])
+            .unwrap_or_else(|(status, body)| panic!("refused: {status} {body}"))
+    }
+
     /// The status and body of a refusal.
     pub(super) fn open(port: u16, path: &str, protocol: Option<&str>) -> Result<Self, (u16, String)> {
+        let headers: Vec<_> = protocol.map(|value| ("Sec-WebSocket-Protocol", value)).into_iter().collect();
+        Self::open_with(port, path, &headers)
+    }
+
+    fn open_with(port: u16, path: &str, headers: &[(&'static str, &str)]) -> Result<Self, (u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut request = format!("ws://127.0.0.1:{port}{path}").into_client_request().unwrap();
-        if let Some(protocol) = protocol {
-            let value = HeaderValue::from_str(protocol).unwrap();
-            request.headers_mut().insert("Sec-WebSocket-Protocol", value);
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, HeaderValue::from_str(value).unwrap());
         }
         let opened = runtime.block_on(async { tokio::time::timeout(PATIENCE, connect_async(request)).await });
         match opened.expect("an answer to the upgrade") {

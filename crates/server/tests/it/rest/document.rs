@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use super::{Server, script};
 
 /// Every route of the face. A route that is added has to be added here and described in the document.
-const ROUTES: [&str; 52] = [
+const ROUTES: [&str; 66] = [
+    "DELETE /v1/images/{name}",
+    "GET /v1/images",
+    "POST /v1/images/{name}",
     "DELETE /v1/sessions/{id}",
     "DELETE /v1/sessions/{id}/commands/{cid}",
     "DELETE /v1/sessions/{id}/files/{path}",
@@ -19,6 +22,7 @@ const ROUTES: [&str; 52] = [
     "DELETE /v1/sessions/{id}/processes/{pid}",
     "DELETE /v1/sessions/{id}/proxy/{port}/",
     "DELETE /v1/sessions/{id}/proxy/{port}/{path}",
+    "DELETE /v1/skills/{name}",
     "GET /v1/health",
     "GET /v1/sessions",
     "GET /v1/sessions/{id}",
@@ -37,6 +41,11 @@ const ROUTES: [&str; 52] = [
     "GET /v1/sessions/{id}/proxy/{port}/",
     "GET /v1/sessions/{id}/proxy/{port}/{path}",
     "GET /v1/sessions/{id}/terminal",
+    "GET /v1/skills",
+    "GET /v1/skills/{name}",
+    "GET /v1/skills/{name}/archive",
+    "GET /v1/skills/{name}/files",
+    "GET /v1/skills/{name}/files/{path}",
     "GET /v1/status",
     "GET /v1/usage",
     "GET /v1/version",
@@ -47,6 +56,7 @@ const ROUTES: [&str; 52] = [
     "OPTIONS /v1/sessions/{id}/proxy/{port}/{path}",
     "PATCH /v1/sessions/{id}/proxy/{port}/",
     "PATCH /v1/sessions/{id}/proxy/{port}/{path}",
+    "PATCH /v1/skills/{name}",
     "POST /v1/sessions",
     "POST /v1/sessions/{id}",
     "POST /v1/sessions/{id}/commands",
@@ -60,10 +70,14 @@ const ROUTES: [&str; 52] = [
     "POST /v1/sessions/{id}/processes/{pid}/signal",
     "POST /v1/sessions/{id}/proxy/{port}/",
     "POST /v1/sessions/{id}/proxy/{port}/{path}",
+    "POST /v1/skill-archives",
+    "POST /v1/skill-scans",
+    "POST /v1/skills",
     "PUT /v1/sessions/{id}/files/{path}",
     "PUT /v1/sessions/{id}/network",
     "PUT /v1/sessions/{id}/proxy/{port}/",
     "PUT /v1/sessions/{id}/proxy/{port}/{path}",
+    "PUT /v1/skills/{name}/files/{path}",
 ];
 
 fn operations(document: &Value) -> Vec<(String, String, Value)> {
@@ -86,7 +100,8 @@ async fn the_document_lists_exactly_the_routes() {
     assert_eq!(listed, expected);
     let mut ids = BTreeSet::new();
     for (method, path, operation) in operations(&document) {
-        let target = path.replace("{id}", "none").replace("{cid}", "1").replace("{pid}", "p");
+        let target =
+            path.replace("{id}", "none").replace("{cid}", "1").replace("{pid}", "p").replace("{name}", "x");
         let method: Method = method.parse().unwrap();
         let answer = server.request(method.clone(), &target.replace("{path}", "tmp/x")).send().await.unwrap();
         assert_ne!(answer.status(), 405, "{method} {path} is not served");
@@ -192,7 +207,14 @@ async fn answers_are_what_the_document_says() {
     let (_, listing) = server.get("/v1/sessions/demo/files/?list=1").await;
     let (_, told) = server.get("/v1/status").await;
     let (_, failure) = server.get("/v1/sessions/none").await;
+    let (_, skill) = server.post("/v1/skills", json!({"name": "pdf"})).await;
+    let (_, skills) = server.get("/v1/skills").await;
+    let (_, skill_files) = server.get("/v1/skills/pdf/files").await;
     for (schema, value) in [
+        ("SkillFacts", &skill),
+        ("SkillList", &skills),
+        ("SkillListing", &skill_files),
+        ("SkillEntryFacts", &skill_files["entries"][0]),
         ("SessionBody", &session),
         ("SessionSummary", &sessions["sessions"][0]),
         ("Finding", &session["enforcement"][0]),

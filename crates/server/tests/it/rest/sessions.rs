@@ -127,6 +127,7 @@ async fn status_health_and_version_are_told() {
         "active_sessions": 1,
         "managed_processes": 0,
         "session_ttl_sec": 300,
+        "backends": [{"name": "fake", "available": true}],
     });
     assert_eq!((status, told), (200, expected));
     let (status, version) = server.get("/v1/version").await;
@@ -139,4 +140,50 @@ async fn status_health_and_version_are_told() {
     fake.set_unavailable(Some("out of order"));
     assert_eq!(server.get("/v1/health").await.0, 200);
     server.refused(Method::POST, "/v1/sessions/new", None, 503, "backend_unavailable").await;
+}
+
+/// The events of an answer, by name and data.
+fn events(text: &str) -> Vec<(String, serde_json::Value)> {
+    let blocks = text.split("\n\n").filter(|block| block.contains("event: "));
+    blocks
+        .map(|block| {
+            let field =
+                |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
+            (field("event:").to_owned(), serde_json::from_str(field("data:")).unwrap())
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_start_that_takes_long_is_followed_by_events() {
+    let fake = Arc::new(FakeBackend::new(script));
+    let server = Server::over(fake.clone()).await;
+    let notice = |status: &str, done: Option<u64>| sandcrate_backend::StartNotice {
+        image: "debian".to_owned(),
+        layer: Some("a1".to_owned()),
+        status: status.to_owned(),
+        done_bytes: done,
+        total_bytes: done.map(|_| 100),
+    };
+    fake.tell_at_start(vec![notice("Pulling", None), notice("Downloading", Some(40))]);
+    let ask = |id: &str| {
+        let request = server.request(Method::POST, &format!("/v1/sessions/{id}"));
+        request.header("accept", "text/event-stream").send()
+    };
+    let text = ask("demo").await.unwrap().text().await.unwrap();
+    let told = events(&text);
+    let names: Vec<_> = told.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["progress", "progress", "session"], "{text}");
+    assert_eq!((&told[1].1["status"], &told[1].1["done_bytes"]), (&json!("Downloading"), &json!(40)));
+    assert_eq!(told[2].1["session_id"], "demo");
+
+    let missing = sandcrate_backend::BackendError::ImageUnavailable {
+        backend: "fake",
+        image: "nowhere".to_owned(),
+        why: "no registry answers".to_owned(),
+    };
+    fake.fail_next_start(missing);
+    let told = events(&ask("other").await.unwrap().text().await.unwrap());
+    let (name, data) = told.last().unwrap();
+    assert_eq!((name.as_str(), data["error"]["code"].as_str()), ("error", Some("image_unavailable")));
 }

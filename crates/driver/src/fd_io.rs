@@ -1,0 +1,80 @@
+//! Reading and writing pipes and terminals without blocking a thread.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use bytes::Bytes;
+use rustix::buffer::spare_capacity;
+use sandcrate_sys::reactor::watch;
+use tokio::io::unix::AsyncFd;
+
+use crate::channel::set_nonblocking;
+
+/// What a pipe holds by default.
+const CHUNK: usize = 64 << 10;
+
+/// One end of a pipe, or the master of a terminal.
+#[derive(Debug)]
+pub struct FdIo {
+    inner: AsyncFd<OwnedFd>,
+}
+
+impl FdIo {
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        set_nonblocking(fd.as_fd())?;
+        Ok(Self { inner: watch(fd)? })
+    }
+
+    /// The next bytes; empty at the end. A terminal whose programs are gone is at its end.
+    pub async fn read(&self) -> io::Result<Bytes> {
+        // Not cleared: most reads are short, and only the pages that are filled should be touched.
+        let mut buffer = Vec::with_capacity(CHUNK);
+        self.inner
+            .async_io(tokio::io::Interest::READABLE, |fd| {
+                match rustix::io::read(fd, spare_capacity(&mut buffer)) {
+                    Err(rustix::io::Errno::IO) => Ok(0),
+                    other => other.map_err(io::Error::from),
+                }
+            })
+            .await?;
+        Ok(compact(buffer))
+    }
+
+    /// What is there now, without waiting: None when nothing is.
+    pub fn read_now(&self, most: usize) -> io::Result<Option<Bytes>> {
+        let mut buffer = Vec::with_capacity(most.min(CHUNK));
+        match rustix::io::read(self.inner.get_ref(), spare_capacity(&mut buffer)) {
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(rustix::io::Errno::IO) => Ok(Some(Bytes::new())),
+            other => other.map(|_| Some(compact(buffer))).map_err(io::Error::from),
+        }
+    }
+
+    /// Bytes that wait to be read.
+    pub(crate) fn waiting(&self) -> usize {
+        rustix::io::ioctl_fionread(self.inner.get_ref())
+            .map_or(0, |count| usize::try_from(count).unwrap_or(0))
+    }
+
+    pub async fn write_all(&self, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            let written = self
+                .inner
+                .async_io(tokio::io::Interest::WRITABLE, |fd| {
+                    rustix::io::write(fd, data).map_err(io::Error::from)
+                })
+                .await?;
+            data = &data[written..];
+        }
+        Ok(())
+    }
+
+    pub(crate) fn get_ref(&self) -> &OwnedFd {
+        self.inner.get_ref()
+    }
+}
+
+/// A short read must not hold on to a whole chunk while it waits for its reader.
+fn compact(buffer: Vec<u8>) -> Bytes {
+    if buffer.len() < CHUNK / 4 { Bytes::copy_from_slice(&buffer) } else { Bytes::from(buffer) }
+}

@@ -1,0 +1,120 @@
+//! Moving bytes between a command's pipes (or terminal) and its caller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandcrate_backend::{ExecEvent, Stream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use crate::fd_io::FdIo;
+
+/// How long a consumer that does not read holds the command up before its output is dropped.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// A terminal that has been quiet for so long has nothing more to say; and how long it may go on saying it.
+const TERMINAL_REST: Duration = Duration::from_millis(20);
+const TERMINAL_LIMIT: Duration = Duration::from_millis(200);
+
+/// Moves input to the program until either side has had enough.
+pub(crate) async fn feed(
+    stdin: Option<Arc<FdIo>>,
+    mut input: mpsc::Receiver<bytes::Bytes>,
+    mut finished: watch::Receiver<bool>,
+) {
+    let Some(stdin) = stdin else { return };
+    let work = async {
+        while let Some(data) = input.recv().await {
+            // A program that closed its input wants no more of it.
+            if stdin.write_all(&data).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        _ = finished.wait_for(|done| *done) => {}
+    }
+}
+
+/// Moves one stream's output to the caller. When the program has ended, what waits in the pipe is still taken;
+/// what children write later is drained and thrown away, so that no closed pipe kills them. Returns the bytes
+/// dropped because the caller did not take them.
+pub(crate) async fn pump(
+    stream: Stream,
+    io: Option<Arc<FdIo>>,
+    events: mpsc::Sender<ExecEvent>,
+    mut finished: watch::Receiver<bool>,
+    drains: Arc<tokio::sync::Semaphore>,
+    terminal: bool,
+) -> u64 {
+    let Some(io) = io else { return 0 };
+    let mut sink = Sink { stream, events, dropped: 0, patient: true };
+    loop {
+        let data = tokio::select! {
+            biased;
+            data = io.read() => data,
+            _ = finished.wait_for(|done| *done) => break,
+        };
+        match data {
+            Ok(data) if !data.is_empty() => sink.push(data).await,
+            _ => return sink.dropped,
+        }
+    }
+    if terminal {
+        // A terminal hands on what was written a little later; it is at rest when nothing has come for a while.
+        let rest = async {
+            while let Ok(Ok(data)) = timeout(TERMINAL_REST, io.read()).await {
+                if data.is_empty() {
+                    break;
+                }
+                sink.push(data).await;
+            }
+        };
+        // A program that was left behind may write for ever.
+        let _ = timeout(TERMINAL_LIMIT, rest).await;
+    }
+    let mut waiting = io.waiting();
+    while waiting > 0 {
+        match io.read_now(waiting) {
+            Ok(Some(data)) if !data.is_empty() => {
+                waiting -= data.len();
+                sink.push(data).await;
+            }
+            _ => break,
+        }
+    }
+    if let Ok(permit) = drains.try_acquire_owned() {
+        // Ends with the last writer, at the latest with the box.
+        tokio::spawn(async move {
+            while io.read().await.is_ok_and(|data| !data.is_empty()) {}
+            drop(permit);
+        });
+    }
+    sink.dropped
+}
+
+struct Sink {
+    stream: Stream,
+    events: mpsc::Sender<ExecEvent>,
+    dropped: u64,
+    /// False once the caller has let output wait too long: from then on only what fits at once is kept.
+    patient: bool,
+}
+
+impl Sink {
+    async fn push(&mut self, data: bytes::Bytes) {
+        let bytes = data.len() as u64;
+        let event = ExecEvent::Output(self.stream, data);
+        let taken = if self.patient {
+            self.patient = timeout(PATIENCE, self.events.send(event)).await.is_ok_and(|sent| sent.is_ok());
+            self.patient
+        } else {
+            let taken = self.events.try_send(event).is_ok();
+            self.patient = taken;
+            taken
+        };
+        if !taken {
+            self.dropped += bytes;
+        }
+    }
+}
