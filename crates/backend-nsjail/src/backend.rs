@@ -149,23 +149,25 @@ fn hash(id: &SessionId) -> String {
     Sha256::digest(id.as_str().as_bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The program; or why it cannot be used.
-fn find(config: &NsjailConfig) -> Result<PathBuf, String> {
+/// The program, open; or why it cannot be used.
+fn find(config: &NsjailConfig) -> Result<File, String> {
     let nsjail = config.find().ok_or("the program nsjail is not on PATH; install it")?;
     if !rustix::process::geteuid().is_root() {
         return Err(
             "nsjail needs root here, for ids of its own and cgroups; the native backend does not".to_owned()
         );
     }
-    Ok(nsjail)
+    open(&nsjail)
+}
+
+fn open(path: &Path) -> Result<File, String> {
+    File::open(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Everything that sessions are made with; or why there can be none.
 fn equip(config: &NsjailConfig, instance: &str, directory: &Path) -> Result<Workshop, String> {
-    let nsjail = find(config)?;
-    let open = |path: &Path| File::open(path).map_err(|error| format!("{}: {error}", path.display()));
     let tools = Tools {
-        nsjail: open(&nsjail)?,
+        nsjail: find(config)?,
         program: open(&config.program)?,
         program_path: config.program.clone(),
     };
