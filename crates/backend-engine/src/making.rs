@@ -155,7 +155,7 @@ pub(crate) async fn make(
     let network = match &spec.network {
         Network::Isolated(isolation) => {
             let tun = make_device_in(pid).await?;
-            Some(shared.networks.attach_to(tun, isolation, &mut enforcement).await?)
+            Some(shared.networks.attach_to(tun, pid, isolation, &mut enforcement).await?)
         }
         _ => None,
     };

@@ -1,7 +1,7 @@
 //! Boxes before they belong to a session: made one at a time, or kept ready.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,14 @@ impl Life {
     pub(crate) fn end(&self) {
         // One that has ended already is no matter.
         let _ = pidfd_send_signal(&self.0, Signal::KILL);
+    }
+
+    /// Init's number, as this process counts; 0 where it cannot be told.
+    pub(crate) fn pid(&self) -> i32 {
+        let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.0.as_raw_fd()));
+        let facts = facts.unwrap_or_default();
+        let told = facts.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+        told.unwrap_or(0).max(0)
     }
 
     /// Readable when init has ended.

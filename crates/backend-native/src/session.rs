@@ -144,7 +144,7 @@ impl Session {
         };
         let network = match (&spec.network, tun) {
             (Network::Isolated(isolation), Some(tun)) => {
-                Some(networks.attach_to(tun, isolation, &mut enforcement).await?)
+                Some(networks.attach_to(tun, life.pid(), isolation, &mut enforcement).await?)
             }
             (Network::Isolated(_), None) => return Err(unavailable("the box's init made no network device")),
             _ => None,

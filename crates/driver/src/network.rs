@@ -4,6 +4,7 @@
 //! every box's device and configuration, so that a helper that dies can be replaced without asking anybody. A
 //! session has a [`BoxNetwork`], whose end is the end of its network.
 
+mod connections;
 mod device;
 mod helper;
 mod ledger;
@@ -80,7 +81,12 @@ impl Networks {
     }
 
     /// Has the helper serve a box, whose tun device this is. In force when this returns; what holds the helper.
-    async fn attach(&self, tun: OwnedFd, isolation: Isolation) -> Result<(BoxNetwork, String), BackendError> {
+    async fn attach(
+        &self,
+        tun: OwnedFd,
+        init: i32,
+        isolation: Isolation,
+    ) -> Result<(BoxNetwork, String), BackendError> {
         let (asks, departed) = self.handles();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let ledger = Arc::new(Ledger::default());
@@ -89,19 +95,21 @@ impl Networks {
         let Isolation { policy, grants, limits } = isolation;
         let config = NetworkConfig { policy, grants, limits, ..NetworkConfig::default() };
         let (reply, answer) = oneshot::channel();
-        network.ask(Ask::Attach { id, tun, config: Box::new(config), ledger, reply }).await?;
+        network.ask(Ask::Attach { id, tun, init, config: Box::new(config), ledger, reply }).await?;
         let confined = network.answer("attaching the network", answer).await?;
         Ok((network, confined))
     }
 
-    /// Puts an isolated box's network in force, and records it; it must be before anything runs in the box.
+    /// Puts an isolated box's network in force, and records it; it must be before anything runs in the box. `init`
+    /// is the box's, as this process counts; 0 where it cannot be seen.
     pub async fn attach_to(
         &self,
         tun: OwnedFd,
+        init: i32,
         isolation: &Isolation,
         enforcement: &mut Enforcement,
     ) -> Result<Arc<BoxNetwork>, BackendError> {
-        let (network, confined) = self.attach(tun, isolation.clone()).await?;
+        let (network, confined) = self.attach(tun, init, isolation.clone()).await?;
         let policy = &isolation.policy;
         enforcement.enforced(
             Control::Network,

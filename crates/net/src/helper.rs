@@ -103,6 +103,10 @@ fn reply(stack: &mut Stack, request: HelperRequest, fds: Vec<OwnedFd>) -> Option
             }
             None
         }
+        HelperRequest::Sever { box_id, connections } => {
+            stack.sever(box_id, &connections);
+            None
+        }
         HelperRequest::Surroundings { resolvers, own } => {
             stack.set_surroundings(&resolvers, &own);
             None

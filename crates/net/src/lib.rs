@@ -17,4 +17,4 @@ mod stack;
 pub use enforcer::{Allowed, Attempt, Enforcer, Inspection, Refusal};
 pub use helper::run_helper;
 pub use role::{dispatch_role, spawn_helper};
-pub use stack::{Addressing, BoxId, NetworkConfig, Stack};
+pub use stack::{Addressing, BoxId, Ends, NetworkConfig, Stack};

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::stack::{BoxId, NetworkConfig};
+use crate::stack::{BoxId, Ends, NetworkConfig};
 use sandcrate_protocol::network::Counters;
 use sandcrate_protocol::network::Denial;
 use sandcrate_protocol::network::{Grants, Limits, Policy};
@@ -20,13 +20,15 @@ pub enum HelperRequest {
     Detach { box_id: BoxId },
     /// Carry this connection into the box. One descriptor: a connected stream.
     Forward { box_id: BoxId, port: u16 },
+    /// Connections that the box had by an earlier helper: have them end.
+    Sever { box_id: BoxId, connections: Vec<Ends> },
     /// What the box has used so far.
     Count { box_id: BoxId },
     /// Resolvers and addresses of the host have changed.
     Surroundings { resolvers: Vec<SocketAddr>, own: Vec<IpAddr> },
 }
 
-/// Helper to daemon. After `Ready` every request but `Forward` and `Surroundings` has one reply, in order; denials come
+/// Helper to daemon. After `Ready` every request but `Forward`, `Sever` and `Surroundings` has one reply, in order; denials come
 /// between, and before the reply to `Count` and `Detach` all that happened before.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum HelperReply {

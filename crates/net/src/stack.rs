@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 pub use network::{Addressing, NetworkConfig};
+pub use packet::Ends;
 use sandcrate_protocol::network::Counters;
 
 use crate::enforcer::Enforcer;
@@ -138,6 +139,13 @@ impl Stack {
             network.set_enforcer(Enforcer::new(policy, grants), cx);
         });
         true
+    }
+
+    /// Has connections of a box end that were another process's: it does not know that nobody carries them any more.
+    pub fn sever(&self, id: BoxId, connections: &[Ends]) {
+        if let Some(network) = self.slots.get(&id).and_then(|slot| self.boxes.get(slot)) {
+            network.sever(connections);
+        }
     }
 
     /// Carries a connection that somebody made to the host into the box.

@@ -13,6 +13,7 @@ use crate::world::{HOST, HOST_IN_RANGE};
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         test!(private_and_metadata_addresses_are_refused),
+        test!(a_refusal_is_never_taken_for_a_connection),
         test!(the_host_is_out_of_reach),
         test!(raw_and_packet_sockets_are_refused),
         test!(the_device_cannot_be_changed),
@@ -31,8 +32,41 @@ async fn private_and_metadata_addresses_are_refused(stage: Arc<Stage>) {
     let test_box = stage.open_box("public").await;
     for address in FORBIDDEN {
         let (result, ran) = test_box.connect(address, 80).await;
-        assert!(turned_away(&result), "{address}: {result}");
+        assert!(turned_away(&result), "{address}: {result}: {ran:?}");
         assert!(ran.denials.iter().any(|denial| denial.target.contains(address)), "{address}: {ran:?}");
+    }
+    test_box.stop().await;
+}
+
+/// However the reason and the reset that follows it meet the kernel that still works on the socket.
+async fn a_refusal_is_never_taken_for_a_connection(stage: Arc<Stage>) {
+    let test_box = stage.open_box("public").await;
+    let script = r"
+import collections, errno, os, socket, threading
+said = collections.Counter()
+def one():
+    s = socket.socket()
+    s.settimeout(8)
+    try:
+        s.connect(('10.9.9.9', 80))
+    except OSError as e:
+        return errno.errorcode.get(e.errno, str(e))
+    try:
+        return 'connected to %s:%s' % s.getpeername()
+    except OSError as e:
+        return 'no error, then ' + errno.errorcode[e.errno]
+def some():
+    for _ in range(300):
+        said[one()] += 1
+threads = [threading.Thread(target=some) for _ in range(4)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(*('%s %s' % p for p in sorted(said.items())), sep='\n')
+";
+    let ran = test_box.python(script).await;
+    assert!(ran.ok, "{ran:?}");
+    for line in ran.text.lines() {
+        assert!(turned_away(line.split(' ').next().unwrap_or_default()), "{}", ran.text);
     }
     test_box.stop().await;
 }

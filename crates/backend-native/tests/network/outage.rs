@@ -7,12 +7,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use sandcrate_backend::{Backend, ExecRequest};
 use sandcrate_protocol::network::DenialKind;
 
-use crate::internet::{ECHO, WEB, turned_away};
+use crate::internet::{ECHO, WEB, WEB6, turned_away};
 use crate::stage::{Stage, Test, eventually, helpers, isolation, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         test!(a_killed_helper_is_replaced),
+        test!(idle_connections_end_with_their_helper),
         test!(a_policy_set_meanwhile_is_kept),
         test!(a_stopped_helper_is_replaced),
     ]
@@ -61,6 +62,26 @@ async fn a_killed_helper_is_replaced(stage: Arc<Stage>) {
     for test_box in boxes {
         test_box.stop().await;
     }
+}
+
+/// Neither side has anything to send, so nobody would notice.
+async fn idle_connections_end_with_their_helper(stage: Arc<Stage>) {
+    let test_box = stage.open_box("public").await;
+    for address in [WEB, WEB6] {
+        let script = format!(
+            "/usr/bin/python3 -u -c \"import socket\ns=socket.create_connection(('{address}',{ECHO}))\nprint('up')\ntry: s.recv(1)\nexcept OSError as e: print(type(e).__name__)\""
+        );
+        let mut request = ExecRequest::shell(script);
+        request.timeout = Some(Duration::from_secs(30));
+        let mut running = test_box.backend.exec(&test_box.id, request).await.unwrap();
+        let _up = running.next().await;
+        let old = kill(Signal::KILL);
+        let ended = running.collect(1 << 16).await.unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert!(text.contains("ConnectionResetError"), "{address}: {text} {ended:?}");
+        replaced(old).await;
+    }
+    test_box.stop().await;
 }
 
 async fn a_policy_set_meanwhile_is_kept(stage: Arc<Stage>) {

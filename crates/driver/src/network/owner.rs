@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use super::connections::{self, Connections};
 use super::helper::Helper;
 use super::ledger::Ledger;
 use super::surroundings::Surroundings;
@@ -38,10 +39,29 @@ type Answer<T> = oneshot::Sender<Result<T, String>>;
 /// What a box's network asks of the owner.
 #[derive(Debug)]
 pub(super) enum Ask {
-    Attach { id: BoxId, tun: OwnedFd, config: Box<NetworkConfig>, ledger: Arc<Ledger>, reply: Answer<String> },
-    SetPolicy { id: BoxId, isolation: Box<Isolation>, reply: Answer<()> },
-    Forward { id: BoxId, port: u16, stream: OwnedFd, reply: Answer<()> },
-    Count { id: BoxId, reply: oneshot::Sender<Counters> },
+    Attach {
+        id: BoxId,
+        tun: OwnedFd,
+        init: i32,
+        config: Box<NetworkConfig>,
+        ledger: Arc<Ledger>,
+        reply: Answer<String>,
+    },
+    SetPolicy {
+        id: BoxId,
+        isolation: Box<Isolation>,
+        reply: Answer<()>,
+    },
+    Forward {
+        id: BoxId,
+        port: u16,
+        stream: OwnedFd,
+        reply: Answer<()>,
+    },
+    Count {
+        id: BoxId,
+        reply: oneshot::Sender<Counters>,
+    },
 }
 
 /// Boxes whose network is over: told without waiting, so it can be done when something is dropped. At most two
@@ -72,6 +92,8 @@ impl Departed {
 
 struct Attached {
     tun: OwnedFd,
+    /// The box's init; 0 where it cannot be seen.
+    init: i32,
     config: Box<NetworkConfig>,
     ledger: Arc<Ledger>,
     /// Who waits for the box to be served.
@@ -101,6 +123,8 @@ struct Owner {
     /// this task has time for.
     closing: Vec<OwnedFd>,
     closer: Option<JoinHandle<()>>,
+    /// Looks for connections that ended with the last helper.
+    searcher: Option<JoinHandle<Vec<Connections>>>,
 }
 
 /// Serves until nobody can ask any more, or nobody wants to.
@@ -115,6 +139,7 @@ pub(super) async fn run(program: PathBuf, mut asks: mpsc::Receiver<Ask>, departe
         surroundings: Surroundings::look(),
         closing: Vec::new(),
         closer: None,
+        searcher: None,
     };
     // Whoever woke us is about to ask.
     let _ = owner.start().await;
@@ -141,7 +166,8 @@ pub(super) async fn run(program: PathBuf, mut asks: mpsc::Receiver<Ask>, departe
                 Some(ask) => owner.serve(ask).await,
                 None => break,
             },
-            () = closed(owner.closer.as_mut()) => owner.closer = None,
+            _ = ended(owner.closer.as_mut()) => owner.closer = None,
+            found = ended(owner.searcher.as_mut()) => owner.sever(found).await,
             _ = look.tick() => owner.look().await,
         }
         owner.close_devices();
@@ -153,10 +179,10 @@ pub(super) async fn run(program: PathBuf, mut asks: mpsc::Receiver<Ask>, departe
     let _ = tokio::task::spawn_blocking(move || drop(last)).await;
 }
 
-/// When what is being closed is closed; never, with nothing.
-async fn closed(closer: Option<&mut JoinHandle<()>>) {
-    match closer {
-        Some(closer) => drop(closer.await),
+/// What a thread came to; never, without one.
+async fn ended<T>(thread: Option<&mut JoinHandle<T>>) -> Option<T> {
+    match thread {
+        Some(thread) => thread.await.ok(),
         None => std::future::pending().await,
     }
 }
@@ -175,8 +201,9 @@ async fn receive(helper: Option<&Helper>) -> Result<HelperReply, String> {
 impl Owner {
     async fn serve(&mut self, ask: Ask) {
         match ask {
-            Ask::Attach { id, tun, config, ledger, reply } => {
-                let attached = Attached { tun, config, ledger, attaching: Some(reply), setting: Vec::new() };
+            Ask::Attach { id, tun, init, config, ledger, reply } => {
+                let attached =
+                    Attached { tun, init, config, ledger, attaching: Some(reply), setting: Vec::new() };
                 self.boxes.insert(id, attached);
                 if self.helper.is_some() {
                     self.attach(id).await;
@@ -253,6 +280,14 @@ impl Owner {
         if self.closer.is_none() && !self.closing.is_empty() {
             let batch = std::mem::take(&mut self.closing);
             self.closer = Some(tokio::task::spawn_blocking(move || drop(batch)));
+        }
+    }
+
+    /// Has connections end that nobody carries any more: one with nothing on its way would not notice.
+    async fn sever(&mut self, found: Option<Vec<Connections>>) {
+        self.searcher = None;
+        for (box_id, connections) in found.into_iter().flatten() {
+            self.request(&HelperRequest::Sever { box_id, connections }, None).await;
         }
     }
 
@@ -351,10 +386,18 @@ impl Owner {
         if self.started.elapsed() >= SOUND {
             self.failed_starts = 0;
         }
-        if let Err(why) = self.start().await {
-            let ids: Vec<BoxId> = self.boxes.keys().copied().collect();
-            for id in ids {
-                self.refuse(id, &why);
+        let severed: Vec<(BoxId, i32)> =
+            self.boxes.iter().map(|(id, attached)| (*id, attached.init)).collect();
+        match self.start().await {
+            Ok(()) => {
+                let search = move || connections::of_boxes(&severed);
+                self.searcher = Some(tokio::task::spawn_blocking(search));
+            }
+            Err(why) => {
+                let ids: Vec<BoxId> = self.boxes.keys().copied().collect();
+                for id in ids {
+                    self.refuse(id, &why);
+                }
             }
         }
     }

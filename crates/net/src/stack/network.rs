@@ -136,6 +136,15 @@ impl Network {
         self.hub.denials.take(max)
     }
 
+    /// Ends connections that the box has and we do not.
+    pub(super) fn sever(&self, connections: &[Ends]) {
+        for ends in connections.iter().filter(|ends| !self.by_key.contains_key(&Key::Tcp(**ends))) {
+            if let Some(packet) = packet::challenge(*ends) {
+                self.hub.send(&packet);
+            }
+        }
+    }
+
     pub(super) fn set_surroundings(&mut self, resolvers: &[SocketAddr], own: &[IpAddr]) {
         self.hub.resolvers = resolvers.to_vec();
         self.hub.own = own.to_vec();

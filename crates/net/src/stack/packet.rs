@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use serde::{Deserialize, Serialize};
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
@@ -18,11 +20,11 @@ pub(super) enum Packet<'a> {
     Echo { ends: Ends, message: &'a [u8], bytes: &'a [u8] },
 }
 
-/// Sender and receiver; an echo has its identifier as the sender's port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Ends {
-    pub(super) inside: SocketAddr,
-    pub(super) outside: SocketAddr,
+/// Both ends of a conversation of a box, its own first; an echo has its identifier as the box's port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ends {
+    pub inside: SocketAddr,
+    pub outside: SocketAddr,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,20 +191,31 @@ pub(super) fn reset(ends: Ends, segment: &[u8]) -> Option<Vec<u8>> {
     let tcp = &segment[if ends.inside.is_ipv4() { 20 } else { 40 }..];
     let data = usize::from(tcp[12] >> 4) * 4;
     let acknowledges = tcp[13] & 0x10 != 0;
+    if acknowledges {
+        let sequence = u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]);
+        return bare_segment(ends, sequence, 0, 0x04);
+    }
+    let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+    let flags = u32::from(tcp[13] >> 1 & 1) + u32::from(tcp[13] & 1);
+    let next = sequence.wrapping_add((tcp.len() - data) as u32).wrapping_add(flags);
+    bare_segment(ends, 0, next, 0x14)
+}
+
+/// An acknowledgement of nothing. A kernel that has this connection answers with what it has sent and expects; a
+/// reset for that answer is one that it believes.
+pub(super) fn challenge(ends: Ends) -> Option<Vec<u8>> {
+    bare_segment(ends, 0, 0, 0x10)
+}
+
+/// A segment to the box without options or data.
+fn bare_segment(ends: Ends, sequence: u32, acknowledged: u32, flags: u8) -> Option<Vec<u8>> {
     let mut body = vec![0_u8; 20];
     body[..2].copy_from_slice(&ends.outside.port().to_be_bytes());
     body[2..4].copy_from_slice(&ends.inside.port().to_be_bytes());
-    if acknowledges {
-        body[4..8].copy_from_slice(&tcp[8..12]);
-        body[13] = 0x04;
-    } else {
-        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-        let flags = u32::from(tcp[13] >> 1 & 1) + u32::from(tcp[13] & 1);
-        let next = sequence.wrapping_add((tcp.len() - data) as u32).wrapping_add(flags);
-        body[8..12].copy_from_slice(&next.to_be_bytes());
-        body[13] = 0x14;
-    }
+    body[4..8].copy_from_slice(&sequence.to_be_bytes());
+    body[8..12].copy_from_slice(&acknowledged.to_be_bytes());
     body[12] = 0x50;
+    body[13] = flags;
     let sum = checksum(pseudo(ends.outside.ip(), ends.inside.ip(), TCP, body.len()), &body);
     body[16..18].copy_from_slice(&sum.to_be_bytes());
     wrap(ends.outside.ip(), ends.inside.ip(), TCP, &body)
