@@ -232,13 +232,15 @@ impl Execution {
     /// Chunks of up to 64 KiB each: a slow consumer is felt after about 1 MiB.
     const QUEUED_EVENTS: usize = 16;
     const QUEUED_CONTROLS: usize = 8;
+    /// Pieces of input that wait for a command to read.
+    pub const QUEUED_INPUT: usize = 8;
     const INPUT_PIECE: usize = 64 << 10;
 
     /// Both sides of a new execution.
     pub fn channel(stdin: StdinMode) -> (Self, ExecutionEnds) {
         let (events_in, events) = mpsc::channel(Self::QUEUED_EVENTS);
         let (control, control_out) = mpsc::channel(Self::QUEUED_CONTROLS);
-        let (stdin_in, stdin_out) = mpsc::channel(Self::QUEUED_CONTROLS);
+        let (stdin_in, stdin_out) = mpsc::channel(Self::QUEUED_INPUT);
         let stdin = (stdin == StdinMode::Piped).then_some(stdin_in);
         (
             Self { events, control, stdin },

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sandcrate_backend::{ExecControl, ExecEvent, ExecRequest, Execution, Stream};
 use sandcrate_protocol::{ProcessInfo, ProcessSpec, ProcessStatus, Timestamp};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::RuntimeError;
 use crate::output_log::{LogEnd, OutputLog, Pace, Subscription};
@@ -34,6 +34,8 @@ pub(crate) struct Process {
     ended: watch::Sender<Option<Ended>>,
     control: mpsc::Sender<ExecControl>,
     stdin: Mutex<Option<mpsc::Sender<Bytes>>>,
+    /// One is attached at a time.
+    lease: Arc<Semaphore>,
     relay: Arc<tokio::sync::Mutex<RelayState>>,
     clock: Arc<Clock>,
 }
@@ -72,6 +74,7 @@ impl Process {
             ended: watch::Sender::new(None),
             control: execution.controller(),
             stdin: Mutex::new(stdin),
+            lease: Arc::new(Semaphore::new(1)),
             relay: Arc::default(),
             clock,
         });
@@ -132,7 +135,7 @@ impl Process {
             args: self.spec.args.clone(),
             cwd: self.spec.cwd.clone(),
             env_keys: self.spec.env.keys().cloned().collect(),
-            attached: self.relay.try_lock().is_err(),
+            attached: self.lease.available_permits() == 0,
             started_at: self.started_at,
             exited_at: ended.as_ref().map(|ended| ended.at),
             exit_code: ended.and_then(|ended| ended.exit_code),
@@ -167,20 +170,19 @@ impl Process {
 
     /// The exclusive line to the process. One that has ended can be attached for what it said last, once.
     pub(crate) async fn attach(self: &Arc<Self>, wait: bool) -> Result<Attachment, RuntimeError> {
-        let lease = Arc::clone(&self.relay);
-        let state = if wait {
-            lease.lock_owned().await
-        } else {
-            lease.try_lock_owned().map_err(|_| RuntimeError::ProcessAttached {
-                session: self.session.clone(),
-                process: self.spec.process_id.clone(),
-            })?
-        };
+        let lease = Arc::clone(&self.lease);
+        let lease = if wait { lease.acquire_owned().await.ok() } else { lease.try_acquire_owned().ok() };
+        let lease = lease.ok_or_else(|| RuntimeError::ProcessAttached {
+            session: self.session.clone(),
+            process: self.spec.process_id.clone(),
+        })?;
+        // Whoever has the lease waits for nobody but a glance.
+        let state = Arc::clone(&self.relay).lock_owned().await;
         if !self.is_running() && state.is_drained(&self.stdout) {
             return Err(self.not_running());
         }
         self.clock.touch();
-        Ok(Attachment::new(Arc::clone(self), state, &self.stdout))
+        Ok(Attachment::new(Arc::clone(self), lease, state, &self.stdout))
     }
 
     pub(crate) fn not_running(&self) -> RuntimeError {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use sandcrate_backend::Stream;
-use tokio::sync::{OwnedMutexGuard, mpsc};
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, mpsc};
 
 use crate::RuntimeError;
 use crate::output_log::{LogEnd, LogEvent, OutputLog, Pace, Subscription};
@@ -49,6 +49,8 @@ pub struct RelayReader {
     log: Subscription,
     process: Arc<Process>,
     handed_out: bool,
+    /// Nobody else is attached. After the state: the next one finds it free.
+    _lease: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
@@ -60,12 +62,14 @@ pub struct RelayWriter {
 impl Attachment {
     pub(crate) fn new(
         process: Arc<Process>,
+        lease: OwnedSemaphorePermit,
         state: OwnedMutexGuard<RelayState>,
         log: &Arc<OutputLog>,
     ) -> Self {
         let log = log.reader(Some(state.position), Pace::Waited);
         let writer = RelayWriter { stdin: process.stdin(), process: Arc::clone(&process) };
-        Self { reader: RelayReader { state, log, process, handed_out: false }, writer }
+        let reader = RelayReader { state, log, process, handed_out: false, _lease: lease };
+        Self { reader, writer }
     }
 }
 

@@ -1,7 +1,11 @@
 //! Moves lines between an attached process and its peer until either ends.
 //!
 //! Nothing is queued here: a line is taken from the process when the peer took the one before, and read from
-//! the peer when the process took the one before, so each side feels how slow the other is.
+//! the peer when the process took the one before, so each side feels how slow the other is. One message more is
+//! read from the peer, or nobody would see it leave while the process takes nothing.
+
+use std::pin::pin;
+use std::time::Duration;
 
 use axum::extract::ws::WebSocket;
 use bytes::Bytes;
@@ -9,6 +13,9 @@ use sandcrate_runtime::{Attachment, RelayEvent, RelayReader, RelayWriter};
 
 use crate::App;
 use crate::websocket::{self, Gone, Incoming, Receiver, Sender, code};
+
+/// What a process has to take the last line of a peer that left. Then the next one may attach.
+const LAST_LINE: Duration = Duration::from_secs(5);
 
 /// Runs to the end of the process or of the peer's interest.
 pub(super) async fn run(socket: WebSocket, attachment: Attachment, app: &App, session: &str) {
@@ -63,9 +70,28 @@ async fn send_lines(reader: &mut RelayReader, sender: &mut Sender, app: &App) ->
 async fn take_lines(receiver: &mut Receiver, writer: &mut RelayWriter) -> End {
     // A process that closed its input, or ended, takes no more; its last lines are still on their way out.
     let mut takes = true;
+    let mut ahead = None;
     loop {
-        match receiver.next().await {
-            Incoming::Text(line) if takes => takes = writer.send_line(Bytes::from(line)).await.is_ok(),
+        let incoming = match ahead.take() {
+            Some(incoming) => incoming,
+            None => receiver.next().await,
+        };
+        match incoming {
+            Incoming::Text(line) if takes => {
+                let mut sent = pin!(writer.send_line(Bytes::from(line)));
+                takes = tokio::select! {
+                    biased;
+                    sent = &mut sent => sent.is_ok(),
+                    next = receiver.next() => {
+                        if matches!(next, Incoming::Gone | Incoming::TooLong) {
+                            let _ = tokio::time::timeout(LAST_LINE, sent).await;
+                            return if next == Incoming::Gone { End::Gone } else { End::TooLong };
+                        }
+                        ahead = Some(next);
+                        sent.await.is_ok()
+                    }
+                };
+            }
             Incoming::Text(_) | Incoming::Binary => {}
             Incoming::TooLong => return End::TooLong,
             Incoming::Gone => return End::Gone,

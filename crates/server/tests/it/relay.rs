@@ -1,6 +1,7 @@
 //! The process relay: lines both ways, refusals before the upgrade, the story of the end.
 
 use futures_util::SinkExt;
+use sandcrate_backend::Execution;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -171,5 +172,21 @@ async fn a_message_over_the_limit_ends_the_relay_and_not_the_process() {
     let _ = relay.send(Message::text("x".repeat(17 << 20))).await;
     assert!(matches!(next(&mut relay).await, None | Some(Message::Close(_))));
     assert!(server.app.runtime.process("s", "p").unwrap().exit_code.is_none());
+    server.stop().await;
+}
+
+/// The process takes nothing any more: the one who leaves is seen to leave all the same.
+#[tokio::test]
+async fn a_client_that_leaves_a_stuck_process_frees_it() {
+    let server = with_process("hang", &[]).await;
+    let mut relay = connect(server.url(PATH)).await.unwrap();
+    for _ in 0..=Execution::QUEUED_INPUT {
+        relay.send(Message::text("never read")).await.unwrap();
+    }
+    relay.close(None).await.unwrap();
+    drop(relay);
+    let attached = || server.app.runtime.process("s", "p").unwrap().attached;
+    until("the process is free", || !attached()).await;
+    connect(server.url(PATH)).await.unwrap();
     server.stop().await;
 }

@@ -74,6 +74,18 @@ impl Replay {
         Socket::open(self.server.port, &format!("/v1/sessions/mp/managed-process/{process}/ws"), None)
     }
 
+    /// Attaches as soon as whoever was attached before has left.
+    fn free(&self, process: &str, protocol: Option<&str>) -> Socket {
+        let path = format!("/v1/sessions/mp/managed-process/{process}/ws");
+        crate::driver::until("the process to be free", || {
+            match Socket::open(self.server.port, &path, protocol) {
+                Ok(socket) => Some(socket),
+                Err((409, _)) => None,
+                Err((status, body)) => panic!("{process} is refused for another reason: {status} {body}"),
+            }
+        })
+    }
+
     fn attach_and_attach_again(&mut self) {
         let legacy = "/v1/sessions/mp/managed-process/ws";
         let mut first = Socket::open(self.server.port, legacy, None).expect("the legacy route");
@@ -123,10 +135,7 @@ impl Replay {
         self.relay.compare(4, &theirs, &ours);
 
         self.settled(21);
-        let protocol = crate::driver::until("the process to be free", || {
-            let path = "/v1/sessions/mp/managed-process/default/ws";
-            Socket::open(self.server.port, path, Some("mcp")).ok().map(|socket| socket.protocol)
-        });
+        let protocol = self.free("default", Some("mcp")).protocol;
         self.relay.compare(2, "mcp", protocol.as_deref().unwrap_or("none"));
     }
 
@@ -208,7 +217,7 @@ impl Replay {
             format!("{frames:?}")
         };
         for number in [19, 20] {
-            let mut socket = crate::driver::until("the process to be free", || self.open("big2").ok());
+            let mut socket = self.free("big2", None);
             let ours = read(&mut socket);
             socket.close();
             self.relay.compare(number, &expected(&self.relay.vector(number)), &ours);
@@ -217,7 +226,7 @@ impl Replay {
 
     /// The action that ends the process, with a relay on it.
     fn ended_while_attached(&mut self, number: u32, process: &str, action: u32) {
-        let mut socket = crate::driver::until("the process to be free", || self.open(process).ok());
+        let mut socket = self.free(process, None);
         self.calls(action..=action);
         let expected: Vec<String> = self.relay.vector(number).at("recv").list().iter().map(frame).collect();
         self.relay.compare(number, &format!("{expected:?}"), &format!("{:?}", [came(&socket.next())]));
