@@ -38,7 +38,7 @@ async fn private_and_metadata_addresses_are_refused(stage: Arc<Stage>) {
     test_box.stop().await;
 }
 
-/// However the reason and the reset that follows it meet the kernel that still works on the socket.
+/// However the refusal meets the kernel that still works on the socket.
 async fn a_refusal_is_never_taken_for_a_connection(stage: Arc<Stage>) {
     let test_box = stage.open_box("public").await;
     let script = r"

@@ -180,7 +180,7 @@ async fn the_record_says_who_holds_the_policy(bench: &Bench) -> Check {
     Ok(())
 }
 
-/// By the reason, or by the reset behind it; never by waiting.
+/// A connection by a reset, a datagram by the reason; never by waiting.
 fn turned_away(said: &[u8]) -> bool {
     [&b"EHOSTUNREACH\n"[..], b"EACCES\n", b"ECONNREFUSED\n"].contains(&said)
 }

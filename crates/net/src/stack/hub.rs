@@ -89,14 +89,21 @@ impl Hub {
         self.own.contains(&address) || sockets::is_own(address)
     }
 
-    /// Turns away a connection whose first packet this is. A kernel that still works on the socket passes over the
-    /// reason, and would try again a second later; it cannot pass over the reset. Where the reason came first, the
-    /// reset finds nothing any more.
-    pub(super) fn turn_away(&self, ends: Ends, syn: &[u8], reason: Unreachable) {
-        self.refuse(syn, reason);
-        if let Some(reply) = packet::reset(ends, syn) {
+    /// Ends the connection that a packet belongs to, or wants to begin. What the policy refuses ends so and not with
+    /// a reason: Linux announces a reason to who polls a socket a moment before it has become the socket's error, and
+    /// a program that looks in between takes itself for connected.
+    pub(super) fn reset(&self, ends: Ends, segment: &[u8]) {
+        if let Some(reply) = packet::reset(ends, segment) {
             self.send(&reply);
         }
+    }
+
+    /// Says that a peer cannot be reached to the connection whose first packet this is. A kernel that still works on
+    /// the socket passes over the reason, and would try again a second later; it cannot pass over the reset. Where
+    /// the reason came first, the reset finds nothing any more.
+    pub(super) fn no_way_to_host(&self, ends: Ends, syn: &[u8]) {
+        self.refuse(syn, Unreachable::Host);
+        self.reset(ends, syn);
     }
 
     /// Says why a packet goes nowhere.

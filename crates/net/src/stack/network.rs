@@ -268,10 +268,8 @@ impl Network {
                     }
                 } else if flags.opens() {
                     self.open_tcp(ends, bytes, cx);
-                } else if !flags.resets()
-                    && let Some(reply) = packet::reset(ends, bytes)
-                {
-                    self.hub.send(&reply);
+                } else if !flags.resets() {
+                    self.hub.reset(ends, bytes);
                 }
             }
             Packet::Udp { ends, payload, bytes } => self.udp(ends, payload, bytes, cx),
@@ -289,10 +287,7 @@ impl Network {
                 };
                 self.hub.deny(DenialKind::Connect, Transport::Tcp, peer, &[], refusal);
             }
-            if let Some(reply) = packet::reset(ends, bytes) {
-                self.hub.send(&reply);
-            }
-            return;
+            return self.hub.reset(ends, bytes);
         }
         let names = self.hub.dns.bindings.names(peer.ip(), cx.now);
         let own = self.hub.is_own(peer.ip());
@@ -302,27 +297,27 @@ impl Network {
             Ok(allowed) => allowed,
             Err(refusal) => {
                 self.hub.deny(DenialKind::Connect, Transport::Tcp, peer, &names, refusal);
-                return self.hub.turn_away(ends, bytes, Unreachable::Prohibited);
+                return self.hub.reset(ends, bytes);
             }
         };
         let limit = self.hub.limits.connections;
         if self.hub.counters.connections_now >= limit {
             self.hub.over_limit(format!("tcp {peer}"), format!("at most {limit} connections"));
-            return self.hub.turn_away(ends, bytes, Unreachable::Prohibited);
+            return self.hub.reset(ends, bytes);
         }
         if !self.may_open(format_args!("tcp {peer}"), cx) {
-            return self.hub.turn_away(ends, bytes, Unreachable::Prohibited);
+            return self.hub.reset(ends, bytes);
         }
         let Some((id, token)) = self.next_id() else { return };
         let host = match sockets::connect_tcp(peer) {
             Ok(host) => host,
             Err(_) => {
                 self.hub.counters.connections_failed += 1;
-                return self.hub.turn_away(ends, bytes, Unreachable::Host);
+                return self.hub.no_way_to_host(ends, bytes);
             }
         };
         if cx.watch(host.as_fd(), token).is_err() {
-            return self.hub.turn_away(ends, bytes, Unreachable::Host);
+            return self.hub.no_way_to_host(ends, bytes);
         }
         let mut flow = TcpFlow::begin(
             ends,

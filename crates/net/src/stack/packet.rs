@@ -44,7 +44,7 @@ impl TcpFlags {
 /// Why a destination cannot be reached, for the program in the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unreachable {
-    /// By policy. Linux reports EHOSTUNREACH for IPv4 and EACCES for IPv6.
+    /// By policy, for datagrams. Linux reports EHOSTUNREACH for IPv4 and EACCES for IPv6.
     Prohibited,
     Host,
     Port,

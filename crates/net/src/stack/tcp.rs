@@ -18,7 +18,7 @@ use super::Context;
 use super::flow::Fate;
 use super::host_end::{Broken, HostEnd};
 use super::hub::Hub;
-use super::packet::{self, Ends, Unreachable};
+use super::packet::Ends;
 use super::timers::Armed;
 use super::tun::Port;
 use crate::enforcer::{Attempt, Inspection, Refusal};
@@ -153,7 +153,7 @@ impl TcpFlow {
     pub(super) fn abort(&mut self, hub: &mut Hub, cx: &mut Context) {
         self.host.reset_on_close();
         match &mut self.phase {
-            Phase::Connecting { syn } => hub.turn_away(self.ends, syn, Unreachable::Prohibited),
+            Phase::Connecting { syn } => hub.reset(self.ends, syn),
             Phase::Open(splice) => {
                 splice.socket().abort();
                 splice.egress(hub, cx);
@@ -201,12 +201,8 @@ impl TcpFlow {
         if let Phase::Connecting { syn } = &self.phase {
             hub.counters.connections_failed += 1;
             match error {
-                Errno::CONNREFUSED => {
-                    if let Some(reply) = packet::reset(self.ends, syn) {
-                        hub.send(&reply);
-                    }
-                }
-                _ => hub.turn_away(self.ends, syn, Unreachable::Host),
+                Errno::CONNREFUSED => hub.reset(self.ends, syn),
+                _ => hub.no_way_to_host(self.ends, syn),
             }
         }
         Fate::Over

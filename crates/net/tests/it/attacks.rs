@@ -1,9 +1,10 @@
 //! What is forbidden is refused, at once and with a record; what is broken does no harm.
 
 use std::io::Read;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+use sandcrate_net::Ends;
 use sandcrate_protocol::network::DenialKind;
 
 use crate::internet::{ECHO, FORBIDDEN, WEB, turned_away};
@@ -187,10 +188,11 @@ pub(crate) fn a_killed_helper_is_noticed_and_replaced(world: &World) {
     let mut test_box = world.open("public");
     let mut client = test_box.spawn(&[
         "python3", "-c",
-        &format!("import socket\ns=socket.create_connection(('{WEB}',{ECHO}))\ns.sendall(b'x');print(s.recv(1),flush=True)\nimport time\ns.settimeout(10)\nwhile True:\n try: s.sendall(b'y');s.recv(1);time.sleep(0.05)\n except OSError as e: print(type(e).__name__);break"),
+        &format!("import socket\ns=socket.create_connection(('{WEB}',{ECHO}))\nprint('%05d'%s.getsockname()[1],flush=True)\nimport time\ns.settimeout(10)\nwhile True:\n try: s.sendall(b'y');s.recv(1);time.sleep(0.05)\n except OSError as e: print(type(e).__name__);break"),
     ]);
-    let mut first = [0; 5];
-    client.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    let mut port = [0; 5];
+    client.stdout.as_mut().unwrap().read_exact(&mut port).unwrap();
+    let port: u16 = std::str::from_utf8(&port).unwrap().parse().unwrap();
     test_box.helper.child.kill().unwrap();
     test_box.helper.child.wait().unwrap();
     let gone = sandcrate_net::channel::recv::<u32>(std::os::fd::AsFd::as_fd(&test_box.helper.control));
@@ -198,6 +200,12 @@ pub(crate) fn a_killed_helper_is_noticed_and_replaced(world: &World) {
     // The device is the box's; another helper takes it over.
     test_box.helper = Helper::start();
     test_box.attach();
+    // One with nothing on its way does not notice by itself.
+    let connections = vec![Ends {
+        inside: SocketAddr::from(([192, 0, 0, 2], port)),
+        outside: SocketAddr::new(crate::world::address(WEB), ECHO),
+    }];
+    test_box.sever(connections);
     let mut said = String::new();
     client.stdout.as_mut().unwrap().read_to_string(&mut said).unwrap();
     client.wait().unwrap();

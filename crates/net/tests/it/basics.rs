@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::internet::{
     CLOSED, ECHO, ENDS_FIRST, ENDS_FIRST_COUNT, OTHER, SERVER_FIRST, SILENT, SINK, SOURCE, WEB, WEB6,
-    turned_away,
 };
 use crate::world::World;
 
@@ -103,7 +102,9 @@ pub(crate) fn refused_and_silent_peers_look_so(world: &World) {
     assert_eq!(result, "ECONNREFUSED");
     assert!(time < Duration::from_millis(500), "{time:?}");
     let (result, time) = test_box.connect(SILENT, 80);
-    assert!(turned_away(&result) && time < Duration::from_secs(3), "{result} {time:?}");
+    // By the reason, or by the reset behind it where the box's kernel was still busy with the socket.
+    assert!(["EHOSTUNREACH", "ECONNREFUSED"].contains(&&*result), "{result}");
+    assert!(time < Duration::from_secs(3), "{time:?}");
     assert_eq!(test_box.denials(), [], "failures of the network are not denials");
     let idle = test_box.python(&format!(
         "import socket\ns=socket.create_connection(('{OTHER}',{ECHO}))\ntry: print(s.recv(1))\nexcept OSError as e: print(type(e).__name__)"

@@ -41,10 +41,9 @@ pub(crate) const FORBIDDEN: [&str; 8] = [
     "168.63.129.16",
 ];
 
-/// Whether this is how a connection ends that was turned away: by the reason, or by the reset that follows it where
-/// the box's kernel was still busy with the socket. A denial tells it from a closed port.
+/// Whether this is how a connection ends that was turned away; a denial tells it from a closed port.
 pub(crate) fn turned_away(said: &str) -> bool {
-    ["EHOSTUNREACH", "EACCES", "ECONNREFUSED"].contains(&said)
+    said == "ECONNREFUSED"
 }
 
 /// Whether this machine is supposed to have a feature, so that nothing that needs it may be skipped.

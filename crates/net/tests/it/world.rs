@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sandcrate_net::message::{HelperReply, HelperRequest};
-use sandcrate_net::{Addressing, NetworkConfig, channel};
+use sandcrate_net::{Addressing, Ends, NetworkConfig, channel};
 use sandcrate_protocol::network::{Counters, Denial, Grants, Policy};
 use sandcrate_sys::tun;
 
@@ -186,6 +186,11 @@ impl TestBox {
         let request = HelperRequest::Attach { box_id: 1, config: Box::new(self.config.clone()) };
         channel::send(self.helper.control.as_fd(), &request, &[self.holder.tun.as_fd()]).unwrap();
         assert!(matches!(self.reply(), HelperReply::Attached { box_id: 1 }));
+    }
+
+    pub(crate) fn sever(&self, connections: Vec<Ends>) {
+        let request = HelperRequest::Sever { box_id: 1, connections };
+        channel::send(self.helper.control.as_fd(), &request, &[]).unwrap();
     }
 
     /// The next reply that is no denial.
