@@ -44,6 +44,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct TerminalParams {
+    command: Option<String>,
     cmd: Option<String>,
     workdir: Option<String>,
     rows: Option<u16>,
@@ -78,9 +79,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Upgrade {
 /// `{"type":"resize","rows":40,"cols":120}` and `{"type":"signal","signal":"INT"}`. The server ends with
 /// `{"type":"exit","exit_code":0,…}` or `{"type":"error","error":{…}}` and close code 1000; `{"type":"gap",
 /// "bytes":n}` says what a slow client missed. Without `cmd`, a login `bash` where there is one, else `sh`.
-/// When the connection goes, the command ends.
+/// With `command`, the terminal of one that was started by `POST …/commands` with `pty`: what it is to be told stays
+/// out of the address. When the connection goes, the command ends.
 #[utoipa::path(get, path = "/v1/sessions/{id}/terminal", tag = "commands", operation_id = "terminal",
     params(("id" = String, Path, description = "Name of the session", example = "demo"),
+        ("command" = Option<String>, Query, description = "Id of a command that has a terminal; excludes the others"),
         ("cmd" = Option<String>, Query, description = "Text for the box's shell", example = "htop"),
         ("workdir" = Option<String>, Query, description = "Instead of the session's"),
         ("rows" = Option<u16>, Query, description = "Default 24", example = 40),
@@ -94,6 +97,11 @@ async fn terminal(
     upgrade: Result<Upgrade, ApiError>,
 ) -> Result<Response, ApiError> {
     app.runtime.session(&session)?;
+    if let Some(command) = &params.command {
+        let command = started(&app, &session, command, &params)?;
+        let Upgrade(upgrade) = upgrade?;
+        return Ok(show(app, session, command, None, upgrade));
+    }
     let pty = Pty { rows: params.rows.unwrap_or(24), cols: params.cols.unwrap_or(80) }.size()?;
     let Upgrade(upgrade) = upgrade?;
     let (first, second) = match params.cmd {
@@ -110,12 +118,37 @@ async fn terminal(
         }
         started => started?,
     };
+    Ok(show(app, session, command, spare, upgrade))
+}
+
+/// A command that is there and has a terminal.
+fn started(app: &App, session: &str, id: &str, params: &TerminalParams) -> Result<CommandId, ApiError> {
+    let TerminalParams { command: _, cmd, workdir, rows, cols } = params;
+    if cmd.is_some() || workdir.is_some() || rows.is_some() || cols.is_some() {
+        return Err(ApiError::invalid(
+            "command",
+            "is there already: say cmd, workdir and size when it is started",
+        ));
+    }
+    let command = CommandId(id.to_owned());
+    if !app.runtime.command(session, &command)?.pty {
+        return Err(ApiError::invalid("command", "has no terminal: start it with `pty`"));
+    }
+    Ok(command)
+}
+
+fn show(
+    app: App,
+    session: String,
+    command: CommandId,
+    spare: Option<ExecRequest>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
     let guard = EndOnDrop { app: app.clone(), session: session.clone(), command, ended: false };
     let tasks = app.tasks.clone();
     let upgrade = upgrade.max_message_size(MAX_MESSAGE_BYTES).max_frame_size(MAX_MESSAGE_BYTES);
     // A failed upgrade drops the future, and the guard in it ends the command.
-    Ok(upgrade
-        .on_upgrade(move |socket| tasks.track_future(Terminal { app, session, guard, spare }.run(socket))))
+    upgrade.on_upgrade(move |socket| tasks.track_future(Terminal { app, session, guard, spare }.run(socket)))
 }
 
 fn argv(argv: &[&str]) -> Command {

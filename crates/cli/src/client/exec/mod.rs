@@ -23,6 +23,7 @@ use super::{answer, text};
 use crate::args::OutputFormat;
 use crate::failure::Failure;
 use crate::run::environment;
+use crate::run::terminal::size;
 use crate::units::parse_duration;
 
 const AFTER_HELP: &str = "\
@@ -118,7 +119,11 @@ type Variables = Vec<(String, String)>;
 /// Starts the command, in a session that is made for it where that is allowed.
 async fn start(client: &Client, args: &ExecArgs, env: Variables) -> Result<Value, ClientError> {
     let path = text::path(&["v1", "sessions", &args.session, "commands"]);
-    let body = body(args, env);
+    let mut body = body(args, env);
+    if args.tty {
+        let size = size();
+        body["pty"] = json!({"rows": size.rows, "cols": size.cols});
+    }
     match client.post(&path, &body).await {
         Err(error) if is_missing(&error) && !args.no_create => {
             create(client, &args.session).await?;

@@ -1,7 +1,6 @@
 //! `exec -t`: a terminal in the box over a WebSocket, ours raw in front of it.
 //!
-//! The API takes a line for the box's shell there, so argv and environment travel as one; `exec` puts the
-//! program in the shell's place.
+//! The command is started like any other; the connection shows its terminal, and the command ends with it.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -20,8 +19,7 @@ use super::{ExecArgs, Variables, report};
 use crate::client::events::Exit;
 use crate::client::http::{Client, Message, WebSocket};
 use crate::client::problem::{ClientError, ServerError};
-use crate::client::session::is_missing;
-use crate::client::text::{self, quote};
+use crate::client::text;
 use crate::output::{self, BROKEN_PIPE_EXIT_CODE};
 use crate::run::report::TIMEOUT_EXIT_CODE;
 use crate::run::signals::{Asked, Signals};
@@ -37,9 +35,8 @@ pub(super) async fn run(client: Client, args: &ExecArgs, mut env: Variables) -> 
     if !env.iter().any(|(key, _)| key == "TERM") {
         env.push(("TERM".to_owned(), std::env::var("TERM").unwrap_or_else(|_| "xterm".to_owned())));
     }
-    let path = path(args, &env);
     let socket = tokio::select! {
-        opened = open(&client, args, &path) => opened?,
+        opened = open(&client, args, env) => opened?,
         signal = signals.ending() => return Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
     };
     let (outgoing, incoming) = socket.split();
@@ -72,39 +69,11 @@ pub(super) async fn run(client: Client, args: &ExecArgs, mut env: Variables) -> 
     Ok(ExitCode::from(code))
 }
 
-async fn open(client: &Client, args: &ExecArgs, path: &str) -> Result<WebSocket, ClientError> {
-    match client.websocket(path).await {
-        Err(error) if is_missing(&error) && !args.no_create => {
-            super::create(client, &args.session).await?;
-            client.websocket(path).await
-        }
-        opened => opened,
-    }
-}
-
-fn path(args: &ExecArgs, env: &Variables) -> String {
-    let size = size();
-    let (rows, cols, line) = (size.rows.to_string(), size.cols.to_string(), line(&args.command, env));
-    let mut pairs = vec![("cmd", line.as_str()), ("rows", &rows), ("cols", &cols)];
-    if let Some(dir) = &args.workdir {
-        pairs.push(("workdir", dir));
-    }
-    text::path(&["v1", "sessions", &args.session, "terminal"]) + &text::query(&pairs)
-}
-
-/// The line that puts the program in the place of the shell that reads it.
-fn line(command: &[String], env: &Variables) -> String {
-    let mut line = String::from("exec env --");
-    // `env` takes any name, a shell only those of its own grammar.
-    for (key, value) in env {
-        line.push(' ');
-        line.push_str(&quote(&format!("{key}={value}")));
-    }
-    for word in command {
-        line.push(' ');
-        line.push_str(&quote(word));
-    }
-    line
+async fn open(client: &Client, args: &ExecArgs, env: Variables) -> Result<WebSocket, ClientError> {
+    let started = super::start(client, args, env).await?;
+    let id = super::command_id(client, &started)?;
+    let path = text::path(&["v1", "sessions", &args.session, "terminal"]);
+    client.websocket(&(path + &text::query(&[("command", &id)]))).await
 }
 
 struct Ends {
@@ -209,17 +178,6 @@ async fn show(client: &Client, incoming: &mut SplitStream<WebSocket>) -> anyhow:
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn argv_and_environment_survive_the_shell() {
-        let words = ["printf", "%s|", "a b", "it's", "$HOME", ""].map(str::to_owned);
-        let env = vec![("A.B".to_owned(), "x 'y' $z".to_owned())];
-        let output = std::process::Command::new("sh").args(["-c", &line(&words, &env)]).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "a b|it's|$HOME||");
-        let words = ["env".to_owned()];
-        let output = std::process::Command::new("sh").args(["-c", &line(&words, &env)]).output().unwrap();
-        assert!(String::from_utf8_lossy(&output.stdout).contains("A.B=x 'y' $z\n"), "{output:?}");
-    }
 
     #[test]
     fn frames_of_the_server_are_read() {

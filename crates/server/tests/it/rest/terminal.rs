@@ -101,3 +101,27 @@ async fn what_is_no_terminal_is_refused() {
     server.refused(Method::GET, &format!("{path}?row=1"), None, 400, "validation_error").await;
     server.refused(Method::GET, &format!("{path}?cols=70000"), None, 400, "validation_error").await;
 }
+
+/// A command, its arguments and its environment come by body; the address has but a number.
+#[tokio::test]
+async fn a_command_that_was_started_has_its_terminal_shown() {
+    let server = Server::start().await;
+    server.session("demo").await;
+    let start = async |body: Value| {
+        let (status, started) = server.post("/v1/sessions/demo/commands", body).await;
+        assert_eq!(status, 201, "{started}");
+        started["command_id"].as_str().unwrap().to_owned()
+    };
+    let id = start(json!({"argv": ["both"], "pty": {"rows": 40, "cols": 120}})).await;
+    let mut socket = open(&server, &format!("?command={id}")).await;
+    let (bytes, last, close) = read(&mut socket).await;
+    assert_eq!((bytes.as_slice(), &last["exit_code"]), (&b"  out \nerr\n"[..], &json!(3)));
+    assert_eq!(close, Some(CloseCode::Normal));
+    let path = "/v1/sessions/demo/terminal";
+    server
+        .refused(Method::GET, &format!("{path}?command=none"), None, 404, "managed_process_not_found")
+        .await;
+    server.refused(Method::GET, &format!("{path}?command={id}&rows=3"), None, 400, "validation_error").await;
+    let id = start(json!({"argv": ["both"]})).await;
+    server.refused(Method::GET, &format!("{path}?command={id}"), None, 400, "validation_error").await;
+}
