@@ -29,6 +29,7 @@ pub(crate) enum Row {
     Nsjail,
     DockerExec,
     DockerRun,
+    BareContainers,
     PodmanRun,
     CliRun,
     FloorRate1,
@@ -41,6 +42,8 @@ pub(crate) enum Row {
     SpawnOutput,
     Output,
     OutputGrowth,
+    FloorIdle,
+    FloorCrowd,
     IdleMemAvailable,
     IdleCounted,
     IdleProcess,
@@ -216,6 +219,7 @@ impl Row {
             Self::Bwrap => ("bwrap … true", "ms", C),
             Self::Nsjail => ("nsjail … true", "ms", C),
             Self::DockerExec => ("docker exec … true", "ms", W),
+            Self::BareContainers => ("docker: 100 bare containers at once, by its API", "s", None),
             Self::DockerRun => ("docker run … true", "ms", C),
             Self::PodmanRun => ("podman run … true", "ms", C),
             Self::CliRun => ("sandcrate run -- true", "ms", Some((Self::Bwrap, "bwrap"))),
@@ -235,8 +239,12 @@ impl Row {
             Self::SpawnOutput => ("96 MiB of output, no sandbox", "MB/s", None),
             Self::Output => ("sandcrate: 96 MiB of output", "MB/s", Some((Self::SpawnOutput, "spawn"))),
             Self::OutputGrowth => ("sandcrate: RSS growth while 1 GiB passes", "MiB", None),
+            Self::FloorIdle => ("floor: an idle box with cgroups, kernel and process", "MiB", None),
+            Self::FloorCrowd => ("  the same, as many as the server has", "MiB", None),
             Self::IdleMemAvailable => ("idle session, by MemAvailable", "MiB", None),
-            Self::IdleCounted => ("idle session: PSS + our RSS + kernel counters", "MiB", None),
+            Self::IdleCounted => {
+                ("idle session: PSS + our RSS + kernel counters", "MiB", Some((Self::FloorIdle, "floor")))
+            }
             Self::IdleProcess => ("  of that the PSS of its init", "MiB", None),
             Self::IdleCaches => ("  beside that reclaimable caches", "MiB", None),
             Self::WarmFewIdle => ("warm exec `true`, 1 session", "x W", None),

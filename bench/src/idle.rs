@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 use crate::args::Options;
 use crate::catalog::Row;
 use crate::floor::{Floor, Payload, WarmInit};
+use crate::idle_floor;
 use crate::measurements::{Measurements, median};
 use crate::memory::Memory;
 use crate::native::Native;
@@ -30,6 +31,7 @@ pub(crate) fn measure(
 ) -> anyhow::Result<()> {
     let init = floor.warm_init()?;
     for _ in 0..if options.quick { 1 } else { REPETITIONS } {
+        measured.value(Row::FloorIdle, idle_floor::each_mib(floor, options.sessions())?);
         let native = Native::open(runtime, 0)?;
         let first = native.session()?;
         measured.value(Row::WarmFewIdle, warm(&native, &first, &init)?);
@@ -47,6 +49,8 @@ pub(crate) fn measure(
         measured.end_round();
         native.close();
     }
+    measured.value(Row::FloorCrowd, idle_floor::each_mib(floor, options.crowd())?);
+    measured.end_round();
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod bulk;
 mod catalog;
 mod floor;
 mod idle;
+mod idle_floor;
 mod latency;
 mod measurements;
 mod memory;

@@ -1,5 +1,6 @@
 //! The server as a client meets it, and LangBot's own runtime beside it: one Rust client speaks to both.
 
+mod bare_containers;
 mod churn;
 mod client;
 mod crowd;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
-use super::{Caller, Subject};
+use super::{Caller, Subject, bare_containers};
 use crate::args::Options;
 use crate::catalog::{Figure, Row, Server};
 use crate::measurements::Measurements;
@@ -37,6 +37,12 @@ pub(super) fn measure(
                 let time = subject.run(caller.create_at_once(&sessions))?;
                 measured.value(of(Figure::AtOnce), time.as_secs_f64());
                 subject.delete(&mut caller, &sessions)?;
+            }
+            if subject.server == Server::SandcrateDocker
+                && round == 0
+                && let Some(image) = &subject.image
+            {
+                measured.value(Row::BareContainers, bare_containers::at_once(image, AT_ONCE)?);
             }
             let session = subject.session(&mut caller)?;
             measured.value(of(Figure::Output), output(subject, &mut caller, &session, OUTPUT)?);
