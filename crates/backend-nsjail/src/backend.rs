@@ -24,6 +24,7 @@ use crate::instance::{self, Instance};
 use crate::session::{Session, Tools};
 use crate::start::{Ingredients, Workshop, check};
 use crate::storage::Storage;
+use crate::trial::Trial;
 use crate::{NAME, exec, files};
 
 /// What an operator can set about the nsjail backend.
@@ -63,6 +64,7 @@ impl NsjailConfig {
 #[derive(Debug)]
 pub struct NsjailBackend {
     config: NsjailConfig,
+    trial: Trial,
     /// Made by the first use: a backend that nobody chooses touches no cgroup.
     workshop: OnceCell<Arc<Workshop>>,
     sessions: Mutex<HashMap<SessionId, Slot>>,
@@ -97,6 +99,7 @@ impl NsjailBackend {
         }
         Ok(Self {
             config,
+            trial: Trial::default(),
             workshop: OnceCell::new(),
             sessions: Mutex::default(),
             next_box: AtomicU64::new(1),
@@ -149,15 +152,20 @@ fn hash(id: &SessionId) -> String {
     Sha256::digest(id.as_str().as_bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The program, open; or why it cannot be used.
-fn find(config: &NsjailConfig) -> Result<File, String> {
+/// The programs, open; or why they cannot be used. And where nsjail is.
+fn find(config: &NsjailConfig) -> Result<(Arc<Tools>, PathBuf), String> {
     let nsjail = config.find().ok_or("the program nsjail is not on PATH; install it")?;
     if !rustix::process::geteuid().is_root() {
         return Err(
             "nsjail needs root here, for ids of its own and cgroups; the native backend does not".to_owned()
         );
     }
-    open(&nsjail)
+    let tools = Tools {
+        nsjail: open(&nsjail)?,
+        program: open(&config.program)?,
+        program_path: config.program.clone(),
+    };
+    Ok((Arc::new(tools), nsjail))
 }
 
 fn open(path: &Path) -> Result<File, String> {
@@ -166,11 +174,7 @@ fn open(path: &Path) -> Result<File, String> {
 
 /// Everything that sessions are made with; or why there can be none.
 fn equip(config: &NsjailConfig, instance: &str, directory: &Path) -> Result<Workshop, String> {
-    let tools = Tools {
-        nsjail: find(config)?,
-        program: open(&config.program)?,
-        program_path: config.program.clone(),
-    };
+    let (tools, _) = find(config)?;
     let etc = etc(directory).map_err(|error| format!("the /etc of boxes cannot be made: {error}"))?;
     let around = Surroundings::look().map_err(|error| error.to_string())?;
     let mut common = Enforcement::new();
@@ -190,7 +194,7 @@ fn equip(config: &NsjailConfig, instance: &str, directory: &Path) -> Result<Work
         common.degraded(Control::CommandKill, "without a v2 cgroup a deadline ends the whole box");
     }
     let state_dir = config.state_dir.clone();
-    Ok(Workshop { tools: Arc::new(tools), around, cgroups, common, state_dir, etc })
+    Ok(Workshop { tools, around, cgroups, common, state_dir, etc })
 }
 
 /// Under its name only when it is whole.
@@ -242,10 +246,13 @@ impl Backend for NsjailBackend {
         }
     }
 
-    /// Makes nothing: the runtime looks at backends that nobody uses, too.
+    /// Makes nothing that stays: the runtime looks at backends that nobody uses, too.
     async fn probe(&self) -> Result<(), BackendError> {
-        let found = find(&self.config).map(drop);
-        found.map_err(|why| BackendError::Unavailable { backend: NAME, why })
+        let tried = match find(&self.config) {
+            Ok((tools, path)) => self.trial.check(tools, &path).await,
+            Err(why) => Err(why),
+        };
+        tried.map_err(|why| BackendError::Unavailable { backend: NAME, why })
     }
 
     async fn start(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
@@ -339,8 +346,8 @@ impl Backend for NsjailBackend {
                 );
             }
         }
-        if let Some(workshop) = self.workshop.get()
-            && let Some(parent) = &workshop.cgroups
+        let Some(workshop) = self.workshop.get() else { return };
+        if let Some(parent) = &workshop.cgroups
             && let Err(error) = parent.remove()
         {
             tracing::warn!(%error, "this instance's cgroups cannot be removed");

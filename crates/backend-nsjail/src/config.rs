@@ -51,14 +51,18 @@ pub(crate) fn write(plan: &Plan, around: &Surroundings) -> Configurations {
     session.mounts(plan, around);
     session.policy(&around.policy);
 
+    Configurations { session: session.0, command: write_command(plan, plan.user, around) }
+}
+
+/// Of an nsjail that becomes `user` where it stands: no map is written without a user namespace.
+pub(crate) fn write_command(plan: &Plan, user: u32, around: &Surroundings) -> String {
     let mut command = Text::new("EXECVE");
     command.limits(plan, around);
-    // No map is written without a user namespace: the id is one of the session's.
-    command.line("uidmap", &id_map(plan.user, plan.user, 1));
-    command.line("gidmap", &id_map(plan.user, plan.user, 1));
+    command.line("uidmap", &id_map(user, user, 1));
+    command.line("gidmap", &id_map(user, user, 1));
     command.namespaces(false);
     command.policy(&around.policy);
-    Configurations { session: session.0, command: command.0 }
+    command.0
 }
 
 struct Text(String);
@@ -173,7 +177,7 @@ impl Mount {
 
     fn bind(source: &str, target: &str, access: Access, kind: NodeKind) -> Self {
         Self(format!(
-            "src: {} dst: {} is_bind: true rw: {} is_dir: {} nosuid: true",
+            "src: {} dst: {} is_bind: true rw: {} is_dir: {} nosuid: true nodev: true",
             quoted(source),
             quoted(target),
             access == Access::ReadWrite,

@@ -15,6 +15,7 @@ mod runner;
 mod session;
 mod start;
 mod storage;
+mod trial;
 
 pub use backend::{NsjailBackend, NsjailConfig};
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::Stdio;
 
 use sandcrate_backend::BackendError;
@@ -17,16 +18,21 @@ use crate::session::{Session, Tools};
 /// Starts this program in a role; our end of its channel. It ends with the handle.
 pub(crate) fn spawn_role(tools: &Tools, role: &str) -> io::Result<(AsyncChannel, Child)> {
     let (ours, theirs) = Channel::pair()?;
-    let child = Command::new(&tools.program_path)
+    let child = role_of(&tools.program_path, role, theirs).kill_on_drop(true).spawn()?;
+    Ok((AsyncChannel::new(ours)?, child))
+}
+
+/// This program in a role, with its end of a channel.
+pub(crate) fn role_of(program: &Path, role: &str, channel: Channel) -> Command {
+    let mut command = Command::new(program);
+    command
         .arg0(role)
         .env_clear()
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdin(Stdio::from(OwnedFd::from(channel)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .current_dir("/")
-        .kill_on_drop(true)
-        .spawn()?;
-    Ok((AsyncChannel::new(ours)?, child))
+        .current_dir("/");
+    command
 }
 
 /// One nsjail in the box, on its way.

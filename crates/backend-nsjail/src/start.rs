@@ -312,13 +312,17 @@ fn make_cgroup(parent: &Parent, name: &str, spec: &SessionSpec) -> Result<BoxCgr
     Ok(cgroup)
 }
 
-fn in_memory(text: &str) -> io::Result<OwnedFd> {
+pub(crate) fn in_memory(text: &str) -> io::Result<OwnedFd> {
     let mut file = File::from(rustix::fs::memfd_create("nsjail.cfg", MemfdFlags::CLOEXEC)?);
     file.write_all(text.as_bytes())?;
     Ok(file.into())
 }
 
-fn plan(spec: &SessionSpec, sources: &[Source], common: &Enforcement) -> Result<Plan, BackendError> {
+pub(crate) fn plan(
+    spec: &SessionSpec,
+    sources: &[Source],
+    common: &Enforcement,
+) -> Result<Plan, BackendError> {
     let spec = JailSpec {
         image: None,
         mapping: IdMapping::Range,

@@ -181,7 +181,7 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
     let (links, system_directories) = system_entries();
     let template = Template { links, system_directories, masks: masks_of(Path::new("/proc")) };
-    build_root(&template, &at("template"), idmap, &usr, &nodes, None, &[])?;
+    build_root(&template, &at("template"), idmap, &usr, &nodes, None, &[], PLAIN)?;
     enter_root(base).step("entering the template")?;
     Ok(template)
 }
@@ -207,9 +207,10 @@ fn build_root(
     nodes: &[(&str, OwnedFd)],
     etc: Option<&OwnedFd>,
     places: &[(String, NodeKind)],
+    attributes: MountAttributes,
 ) -> Result<(), Failure> {
     // A file system of its own, so that the mount table of a box names no directory of ours.
-    let root = make_tmpfs(16 << 20, 16384, "755", PLAIN).step("making the root")?;
+    let root = make_tmpfs(16 << 20, 16384, "755", attributes).step("making the root")?;
     attach(&root, at).step("attaching the root")?;
     template.lay_out(at)?;
     if etc.is_none() {
@@ -233,10 +234,14 @@ fn build_root(
         let mount = clone_system(&format!("/{name}"), idmap).step_with(|| format!("cloning /{name}"))?;
         attach(&mount, format!("{at}/{name}")).step_with(|| format!("attaching /{name}"))?;
     }
-    set_attributes(root.as_fd(), Reach::One, PLAIN_READ_ONLY, None).step("making the root read-only")
+    let attributes = MountAttributes { read_only: true, ..attributes };
+    set_attributes(root.as_fd(), Reach::One, attributes, None).step("making the root read-only")
 }
 
 /// The root of one box alone, with an /etc that was generated before, and places for what will be mounted in it.
+/// The mount of the root itself is neither nosuid nor nodev: these would be locked in the box's user namespace, and
+/// nsjail since 3.5 makes the root read-only with a call that names no other flag, which the kernel then refuses.
+/// Whoever makes the box sets both.
 pub(crate) fn build_one(
     at: &str,
     idmap: BorrowedFd<'_>,
@@ -247,7 +252,7 @@ pub(crate) fn build_one(
     let nodes = clone_devices()?;
     let (links, system_directories) = system_entries();
     let template = Template { links, system_directories, masks: Vec::new() };
-    build_root(&template, at, Some(idmap), &usr, &nodes, Some(etc), places)
+    build_root(&template, at, Some(idmap), &usr, &nodes, Some(etc), places, MountAttributes::default())
 }
 
 /// Writes the /etc of boxes to a new directory, once for all of them.

@@ -52,6 +52,7 @@ pub(crate) fn trials(
         secrets_are_in_no_argument_list,
         an_nsjail_that_fails_is_no_exit_code,
         a_missing_nsjail_is_told,
+        an_nsjail_that_cannot_be_used_is_told_by_the_probe,
         a_killed_daemon_leaves_nothing,
     );
     trials
@@ -249,6 +250,33 @@ async fn an_nsjail_that_fails_is_no_exit_code(ground: &Ground) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Before the first session, and without being run every time that somebody looks.
+async fn an_nsjail_that_cannot_be_used_is_told_by_the_probe(ground: &Ground) -> Outcome {
+    ground.harness.backend.probe().await.map_err(|error| told(&error))?;
+    let (old, runs) =
+        (ground.harness.scratch.path().join("old-nsjail"), ground.harness.scratch.path().join("runs"));
+    let script =
+        format!("#!/bin/sh\necho run >> {}\necho '[E][x][1] too old for this' >&2\nexit 1\n", runs.display());
+    std::fs::write(&old, script).map_err(|error| error.to_string())?;
+    std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o755))
+        .map_err(|error| error.to_string())?;
+    let backend = open(&ground.harness.scratch.path().join("old-state"), &old).await;
+    let outcomes = [backend.probe().await, backend.probe().await];
+    backend.shutdown().await;
+    for outcome in outcomes {
+        match outcome {
+            Err(error)
+                if error.kind() == ErrorKind::BackendUnavailable
+                    && ["old-nsjail cannot be used", "too old for this", "install"]
+                        .iter()
+                        .all(|part| told(&error).contains(part)) => {}
+            other => return Err(format!("{other:?}")),
+        }
+    }
+    let runs = std::fs::read_to_string(runs).map_err(|error| error.to_string())?;
+    equal(runs.trim(), "run")
 }
 
 async fn a_missing_nsjail_is_told(ground: &Ground) -> Outcome {

@@ -69,7 +69,13 @@ pub(super) fn look_around() -> Enforcement {
         "the command policy as kafel text in nsjail's configuration; looked for before every command",
     );
     record.absent(Control::Landlock, "nsjail has none");
-    record.enforced(Control::NoSetuid, "the seccomp policy refuses the bits; every mount is nosuid");
+    let root = statvfs("/").map_or(StatVfsMountFlags::empty(), |facts| facts.f_flag);
+    match root.contains(StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV) {
+        true => {
+            record.enforced(Control::NoSetuid, "the seccomp policy refuses the bits; every mount is nosuid")
+        }
+        false => record.degraded(Control::NoSetuid, "the root is not mounted nosuid and nodev"),
+    }
     files(&mut record);
     network(&fs::read_to_string("/proc/net/dev").unwrap_or_default(), &mut record);
     record

@@ -36,13 +36,7 @@ fn make(control: &Channel) -> Result<Never, Failure> {
     let proof = SingleThreaded::prove().step("counting threads")?;
     let Some((order, fds)) = control.recv::<BoxOrder>().step("reading the order")? else { exit_now(0) };
     let mut fds = fds.into_iter();
-    let nsjail = Nsjail {
-        nsjail: next(&mut fds)?,
-        program: next(&mut fds)?,
-        configuration: next(&mut fds)?,
-        log: next(&mut fds)?,
-        channel: next(&mut fds)?,
-    };
+    let nsjail = Nsjail::take(&mut fds)?;
     // First of all: what a box costs is the box's, and what is in its cgroup can be ended with it.
     join(&mut fds, order.tasks)?;
     let proof = if order.unified { enter(&proof, &next(&mut fds)?)? } else { proof };

@@ -11,6 +11,8 @@
 //! - the stage is what that nsjail executes: it looks whether it was really confined, then becomes the command or
 //!   does a file operation.
 //!
+//! One more stands beside them: the trial becomes an nsjail that has nothing to do, to see whether it can be used.
+//!
 //! The first two words of a conversation are the daemon's: an order, with descriptors beside it.
 
 mod findings;
@@ -18,6 +20,7 @@ mod holder;
 mod maker;
 mod runner;
 mod stage;
+mod trial;
 
 use std::ffi::{CString, OsStr};
 use std::io::Write;
@@ -36,6 +39,7 @@ pub use crate::template::{generate_etc, hidden_in_proc};
 /// The whole argument list of the roles that the daemon starts.
 pub const MAKER: &str = "sandcrate-nsjail-box";
 pub const RUNNER: &str = "sandcrate-nsjail-run";
+pub const TRIAL: &str = "sandcrate-nsjail-trial";
 /// The one argument of those that nsjail starts.
 const HOLDER: &str = "sandcrate-nsjail-init";
 const STAGE: &str = "sandcrate-nsjail-command";
@@ -80,6 +84,11 @@ pub struct RunOrder {
     pub unified: bool,
 }
 
+/// Become nsjail, which will execute the stage. Descriptors: nsjail, this program, the configuration, the log, the
+/// stage's end of its channel.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TrialOrder;
+
 /// What the stage does. Descriptors: the streams of a command without a terminal, or the pipe of a file operation.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StageOrder {
@@ -110,6 +119,7 @@ pub(crate) fn dispatch() {
     match first {
         None if name == MAKER => maker::run(),
         None if name == RUNNER => runner::run(),
+        None if name == TRIAL => trial::run(),
         Some(role) if name.as_bytes().starts_with(BY_DESCRIPTOR) => {
             if role == OsStr::new(HOLDER) {
                 holder::run();
@@ -133,6 +143,17 @@ struct Nsjail {
 }
 
 impl Nsjail {
+    /// The first five descriptors of an order, when they come in the order of the fields.
+    fn take(fds: &mut impl Iterator<Item = OwnedFd>) -> Result<Self, Failure> {
+        Ok(Self {
+            nsjail: next(fds)?,
+            program: next(fds)?,
+            configuration: next(fds)?,
+            log: next(fds)?,
+            channel: next(fds)?,
+        })
+    }
+
     /// Becomes nsjail, which will execute this program as `role`. It finds everything by descriptors.
     fn become_it(self, role: &str) -> Result<Never, Failure> {
         sandcrate_sys::fd::set_stdio(self.channel.as_fd(), self.log.as_fd(), self.log.as_fd())
