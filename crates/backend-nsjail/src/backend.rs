@@ -21,6 +21,7 @@ use tokio::sync::OnceCell;
 
 use crate::config::Surroundings;
 use crate::instance::{self, Instance};
+use crate::janitor::Janitor;
 use crate::session::{Session, Tools};
 use crate::start::{Ingredients, Workshop, check};
 use crate::storage::Storage;
@@ -193,8 +194,11 @@ fn equip(config: &NsjailConfig, instance: &str, directory: &Path) -> Result<Work
     if !common.holds(Control::CommandKill) {
         common.degraded(Control::CommandKill, "without a v2 cgroup a deadline ends the whole box");
     }
+    // After the cgroups: a process that was there before would stand in their way.
+    let janitor = cgroups.as_ref().map(|_| Janitor::start(&config.program, instance)).transpose();
+    let janitor = janitor.map_err(|error| format!("the janitor of cgroups cannot be started: {error}"))?;
     let state_dir = config.state_dir.clone();
-    Ok(Workshop { tools, around, cgroups, common, state_dir, etc })
+    Ok(Workshop { tools, around, cgroups, janitor, common, state_dir, etc })
 }
 
 /// Under its name only when it is whole.
@@ -351,6 +355,9 @@ impl Backend for NsjailBackend {
             && let Err(error) = parent.remove()
         {
             tracing::warn!(%error, "this instance's cgroups cannot be removed");
+        }
+        if let Some(janitor) = &workshop.janitor {
+            janitor.dismiss().await;
         }
     }
 }

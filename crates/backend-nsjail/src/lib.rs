@@ -10,6 +10,7 @@ mod config;
 mod exec;
 mod files;
 mod instance;
+mod janitor;
 mod log;
 mod runner;
 mod session;

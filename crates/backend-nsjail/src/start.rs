@@ -23,6 +23,7 @@ use sandcrate_protocol::{Control, Enforcement, State};
 
 use crate::NAME;
 use crate::config::{self, Configurations, Surroundings};
+use crate::janitor::Janitor;
 use crate::log::Log;
 use crate::runner::spawn_role;
 use crate::session::{Ground, Made, Session, Tools};
@@ -37,6 +38,8 @@ pub(crate) struct Workshop {
     pub(crate) tools: Arc<Tools>,
     pub(crate) around: Surroundings,
     pub(crate) cgroups: Option<Parent>,
+    /// Of the cgroups.
+    pub(crate) janitor: Option<Janitor>,
     /// What the cgroups of this machine hold.
     pub(crate) common: Enforcement,
     pub(crate) state_dir: PathBuf,

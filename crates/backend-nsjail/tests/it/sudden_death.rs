@@ -1,4 +1,4 @@
-//! A daemon that is killed with -9 leaves no process, and what it left on disk and in cgroups goes at the next start.
+//! A daemon that is killed with -9 leaves no process and no cgroup, and what it left on disk goes at the next start.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -68,8 +68,12 @@ pub(crate) async fn check(ground: &Ground) -> Outcome {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let next = open(&state, &ground.nsjail).await;
+    // Nobody else is there to remove them.
+    while !cgroups_of(&instance).is_empty() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let left = cgroups_of(&instance);
+    let next = open(&state, &ground.nsjail).await;
     let directory = state.join("nsjail").join(&instance).exists();
     next.shutdown().await;
     if left.is_empty() && !directory {

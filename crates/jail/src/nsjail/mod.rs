@@ -11,12 +11,14 @@
 //! - the stage is what that nsjail executes: it looks whether it was really confined, then becomes the command or
 //!   does a file operation.
 //!
-//! One more stands beside them: the trial becomes an nsjail that has nothing to do, to see whether it can be used.
+//! Two more stand beside them: the trial becomes an nsjail that has nothing to do, to see whether it can be used; the
+//! janitor removes the cgroups of a daemon that was killed.
 //!
 //! The first two words of a conversation are the daemon's: an order, with descriptors beside it.
 
 mod findings;
 mod holder;
+mod janitor;
 mod maker;
 mod runner;
 mod stage;
@@ -40,6 +42,7 @@ pub use crate::template::{generate_etc, hidden_in_proc};
 pub const MAKER: &str = "sandcrate-nsjail-box";
 pub const RUNNER: &str = "sandcrate-nsjail-run";
 pub const TRIAL: &str = "sandcrate-nsjail-trial";
+pub const JANITOR: &str = "sandcrate-nsjail-janitor";
 /// The one argument of those that nsjail starts.
 const HOLDER: &str = "sandcrate-nsjail-init";
 const STAGE: &str = "sandcrate-nsjail-command";
@@ -89,6 +92,12 @@ pub struct RunOrder {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TrialOrder;
 
+/// Whose cgroups are removed when the owner of the channel is gone.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct JanitorOrder {
+    pub instance: String,
+}
+
 /// What the stage does. Descriptors: the streams of a command without a terminal, or the pipe of a file operation.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StageOrder {
@@ -120,6 +129,7 @@ pub(crate) fn dispatch() {
         None if name == MAKER => maker::run(),
         None if name == RUNNER => runner::run(),
         None if name == TRIAL => trial::run(),
+        None if name == JANITOR => janitor::run(),
         Some(role) if name.as_bytes().starts_with(BY_DESCRIPTOR) => {
             if role == OsStr::new(HOLDER) {
                 holder::run();
