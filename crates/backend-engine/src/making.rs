@@ -462,7 +462,7 @@ fn accounted(spec: &SessionSpec, storage: &Storage, sources: &[Source], volumes:
     let shared = spec.mounts.iter().zip(sources).filter(|(mount, _)| mount.access == MountAccess::ReadWrite);
     let mut bounds: Vec<Bound> = shared
         .filter_map(|(mount, source)| {
-            Some(Bound { directories: vec![source.path.clone()], bytes: mount.quota_bytes?, asked: true })
+            Some(Bound { directories: vec![source.path.clone()], bytes: mount.quota?.bytes(), asked: true })
         })
         .collect();
     // What somebody asked for is counted before and after a command too.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -10,10 +10,13 @@ use std::time::Instant;
 use async_trait::async_trait;
 use rustix::process::getpid;
 use sandcrate_backend::{
-    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, ImageInfo,
-    ImageRemoval, Isolation, Network, NetworkReport, SessionId, SessionInfo, SessionSpec, SweepReport,
+    Backend, BackendError, Capabilities, DiskLimit, ExecRequest, Execution, FileReply, FileRequest,
+    ImageInfo, ImageRemoval, Isolation, Mount, MountAccess, Network, NetworkReport, SessionId, SessionInfo,
+    SessionSpec, SweepReport,
 };
-use sandcrate_driver::{LiveBox, Networks, Source, check_tun_device, lock, not_isolated, open_source};
+use sandcrate_driver::{
+    LiveBox, Networks, ProjectBound, Source, check_tun_device, lock, not_isolated, open_source,
+};
 use sandcrate_jail::NetworkMode;
 use sandcrate_jail::identity::IdMapping;
 use sandcrate_jail::message::LauncherConfig;
@@ -190,8 +193,9 @@ impl NativeBackend {
             }
         };
         let backend_id = format!("{}-{name}", self.instance.name);
-        let made =
-            Ingredients { spec, image, mapping: self.mapping, sources, common, plan, backend_id, started };
+        let (sources, held) = self.hold(&spec, sources).await?;
+        let mapping = self.mapping;
+        let made = Ingredients { spec, image, mapping, sources, held, common, plan, backend_id, started };
         Session::start(made, storage, &launcher, asked, &self.networks).await
     }
 
@@ -235,6 +239,31 @@ impl NativeBackend {
         plan(spec, self.mapping, &image, &sources, &common).map(drop)
     }
 
+    /// Bounds the directories that have a hard quota, as far as this machine can. Off the async threads.
+    async fn hold(
+        &self,
+        spec: &SessionSpec,
+        sources: Vec<Source>,
+    ) -> Result<(Vec<Source>, Vec<Option<ProjectBound>>), BackendError> {
+        let quotas: Vec<Option<u64>> = spec.mounts.iter().map(hard_quota).collect();
+        if quotas.iter().all(Option::is_none) {
+            let none = sources.iter().map(|_| None).collect();
+            return Ok((sources, none));
+        }
+        blocking("setting a quota", move || {
+            let held = quotas.iter().zip(&sources).map(|(quota, source)| match quota {
+                Some(bytes) => ProjectBound::set(source.fd.as_fd(), *bytes).map_err(|error| {
+                    let path = source.mount.path.display();
+                    BackendError::failed(format!("setting a quota on {path}"), error)
+                }),
+                None => Ok(None),
+            });
+            let held = held.collect::<Result<_, _>>()?;
+            Ok((sources, held))
+        })
+        .await
+    }
+
     /// Off the async threads: a check may have to walk a directory.
     async fn open_sources(&self, spec: &SessionSpec) -> Result<Vec<Source>, BackendError> {
         if spec.mounts.is_empty() {
@@ -263,6 +292,13 @@ async fn end(there: Option<Slot>) -> Result<(), BackendError> {
             None => Ok(()),
         },
         _ => Ok(()),
+    }
+}
+
+fn hard_quota(mount: &Mount) -> Option<u64> {
+    match (mount.access, mount.quota) {
+        (MountAccess::ReadWrite, Some(DiskLimit::Hard(bytes))) => Some(bytes),
+        _ => None,
     }
 }
 

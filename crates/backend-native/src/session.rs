@@ -9,8 +9,8 @@ use sandcrate_backend::{
     BackendError, DiskLimit, Limits, MountAccess, Network, RootAccess, SessionId, SessionInfo, SessionSpec,
 };
 use sandcrate_driver::{
-    Bound, BoxLink, BoxNetwork, Fittings, LiveBox, Networks, Source, check_tun_device, interface, lock,
-    step_failed,
+    Bound, BoxLink, BoxNetwork, Fittings, LiveBox, Networks, ProjectBound, Source, check_tun_device,
+    interface, lock, step_failed,
 };
 use sandcrate_jail::cgroup;
 use sandcrate_jail::identity::IdMapping;
@@ -39,6 +39,8 @@ pub(crate) struct Session {
     box_id: u64,
     life: Life,
     storage: Mutex<Option<Storage>>,
+    /// Hard quotas on directories of the host, until the box has ended.
+    held: Mutex<Vec<Option<ProjectBound>>>,
     replies: Mutex<Option<crate::launcher::Replies>>,
 }
 
@@ -68,6 +70,8 @@ pub(crate) struct Ingredients {
     pub(crate) image: RootImage,
     pub(crate) mapping: IdMapping,
     pub(crate) sources: Vec<Source>,
+    /// One entry for each source.
+    pub(crate) held: Vec<Option<ProjectBound>>,
     pub(crate) common: Enforcement,
     pub(crate) plan: Plan,
     pub(crate) backend_id: String,
@@ -92,7 +96,7 @@ impl Session {
         asked: AskedBox,
         networks: &Networks,
     ) -> Result<(Arc<Self>, SessionInfo), BackendError> {
-        let Ingredients { spec, image, mapping, sources, common, plan, backend_id, started } = made;
+        let Ingredients { spec, image, mapping, sources, held, common, plan, backend_id, started } = made;
         let storage = stored.as_mut().ok_or_else(|| unavailable("the session's files are gone"))?;
         let mut enforcement = common;
         if plan.interface.is_some() {
@@ -157,7 +161,7 @@ impl Session {
             Control::Cleanup,
             "the launcher ends the box when its owner is gone; a parent death signal stands behind it",
         );
-        let accounted = accounted(&spec, storage, &sources, &mut enforcement);
+        let accounted = accounted(&spec, storage, &sources, &held, &mut enforcement);
         spec.strictness.check(&enforcement)?;
         let info = SessionInfo {
             id: spec.id.clone(),
@@ -187,6 +191,7 @@ impl Session {
             box_id,
             life,
             storage: Mutex::new(stored.take()),
+            held: Mutex::new(held),
             replies: Mutex::new(Some(replies)),
         };
         Ok((Arc::new(session), info))
@@ -233,6 +238,7 @@ impl Session {
                 return Err(BackendError::Timeout { what: "ending the box".to_owned(), limit: STOP_LIMIT });
             }
         }
+        lock(&self.held).clear();
         Ok(lock(&self.storage).take())
     }
 }
@@ -275,15 +281,19 @@ pub(crate) fn plan(
     })
 }
 
-/// A quota covers directories of the host that are shared for writing too; there it can only be accounted.
+/// A quota covers directories of the host that are shared for writing too. Where no project quota bounds them they
+/// are accounted. `held` has one entry for each mount.
 fn accounted(
     spec: &SessionSpec,
     storage: &Storage,
     sources: &[Source],
+    held: &[Option<ProjectBound>],
     enforcement: &mut Enforcement,
 ) -> Vec<Bound> {
-    let shared =
-        || spec.mounts.iter().zip(sources).filter(|(mount, _)| mount.access == MountAccess::ReadWrite);
+    let shared = || {
+        let mounts = spec.mounts.iter().zip(sources).zip(held);
+        mounts.filter(|((mount, _), _)| mount.access == MountAccess::ReadWrite)
+    };
     let private = storage.accounted_limit().map(|bytes| Bound {
         directories: vec![storage.files()],
         bytes,
@@ -291,27 +301,38 @@ fn accounted(
         asked: spec.limits.disk != Limits::default().disk,
     });
     let mut bounds: Vec<Bound> = shared()
-        .filter_map(|(mount, source)| {
+        .filter(|(_, held)| held.is_none())
+        .filter_map(|((mount, source), _)| {
             let directories = vec![source.mount.path.clone()];
-            Some(Bound { directories, bytes: mount.quota_bytes?, asked: true })
+            Some(Bound { directories, bytes: mount.quota?.bytes(), asked: true })
         })
         .collect();
     let uncounted: Vec<PathBuf> = shared()
-        .filter(|(mount, _)| mount.quota_bytes.is_none())
-        .map(|(_, source)| source.mount.path.clone())
+        .filter(|((mount, _), _)| mount.quota.is_none())
+        .map(|((_, source), _)| source.mount.path.clone())
         .collect();
     if shared().next().is_some() {
-        let private = enforcement.get(Control::Disk).map_or(String::new(), |finding| finding.by.clone());
-        let how = match spec.limits.disk {
-            DiskLimit::Hard(bytes) if !uncounted.is_empty() => {
+        let private = enforcement.get(Control::Disk);
+        let state = match private {
+            Some(finding) if shared().all(|(_, held)| held.is_some()) => finding.state,
+            _ => State::Degraded,
+        };
+        let private = private.map_or(String::new(), |finding| finding.by.clone());
+        let by_project = shared().find_map(|((mount, _), held)| {
+            let (size, inodes) = (mount.quota?.bytes() >> 20, held.as_ref()?.inodes);
+            Some(format!("{size} MiB and {inodes} inodes by project quota"))
+        });
+        let how = match (spec.limits.disk, by_project) {
+            (_, Some(by_project)) if uncounted.is_empty() && bounds.is_empty() => by_project,
+            (DiskLimit::Hard(bytes), _) if !uncounted.is_empty() => {
                 bounds.push(Bound { directories: uncounted, bytes, asked: true });
-                "accounted while commands run, ended when over"
+                "accounted while commands run, ended when over".to_owned()
             }
-            _ if uncounted.is_empty() => "accounted while commands run, ended when over",
-            _ => "not counted, ask for a quota to have them counted",
+            _ if uncounted.is_empty() => "accounted while commands run, ended when over".to_owned(),
+            _ => "not counted, ask for a quota to have them counted".to_owned(),
         };
         let by = format!("private files: {private}; shared directories: {how}");
-        enforcement.record(Control::Disk, State::Degraded, by);
+        enforcement.record(Control::Disk, state, by);
     }
     bounds.extend(private);
     bounds

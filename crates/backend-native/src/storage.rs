@@ -3,7 +3,7 @@
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, open, unlinkat};
 use sandcrate_backend::{BackendError, DiskLimit};
+use sandcrate_driver::{inodes_of, project_of};
 use sandcrate_jail::message::StorageSource;
 use sandcrate_jail::remove_tree;
 use sandcrate_protocol::{Control, Enforcement};
 use sandcrate_sys::quota;
 
-/// Inodes per MiB of a hard quota.
-const INODES_PER_MIB: u64 = 256;
 /// The file system of a hard quota, where it is one of its own.
 const IMAGE: &str = "disk.img";
 /// A second in all: longer than the launcher needs for a box.
@@ -28,8 +27,6 @@ const CLAIM_TRIES: u32 = 1000;
 const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 /// What ext4 needs for an inode of its tables.
 const INODE_BYTES: u64 = 256;
-/// Projects of ours are told by the top bits; the rest is the directory's inode number.
-const PROJECT_BASE: u32 = 0x4000_0000;
 
 /// Storage of one session. Whoever needs to know that it is gone calls `remove`; dropped, it goes in the
 /// background.
@@ -126,7 +123,7 @@ impl Storage {
 
     async fn bound(&mut self) -> io::Result<()> {
         if let DiskLimit::Hard(bytes) = self.limit {
-            let inodes = inodes(bytes);
+            let inodes = inodes_of(bytes);
             let directory = File::open(&self.directory)?;
             if !rustix::process::geteuid().is_root() {
                 if self.kept.is_some() {
@@ -163,7 +160,7 @@ impl Storage {
                 record.enforced(Control::Disk, format!("{size} and {inodes} inodes by project quota"));
             }
             StorageSource::Image => {
-                record.enforced(Control::Disk, format!("{size} and {} inodes by a file system of its own on a loop device", inodes(bytes)));
+                record.enforced(Control::Disk, format!("{size} and {} inodes by a file system of its own on a loop device", inodes_of(bytes)));
             }
             StorageSource::Memory { inodes, .. } => {
                 record.enforced(Control::Disk, format!("{size} and {inodes} inodes by a tmpfs: private files are kept in memory"));
@@ -287,10 +284,6 @@ pub(crate) fn remove_kept(directory: &Path) -> io::Result<()> {
     std::fs::remove_dir(directory)
 }
 
-fn project_of(directory: &File) -> io::Result<u32> {
-    Ok(PROJECT_BASE | (directory.metadata()?.ino() as u32 & (PROJECT_BASE - 1)))
-}
-
 /// Lifts the quotas of all boxes that an instance has left, before their directories go.
 pub(crate) fn lift_quotas(instance: &Path) {
     let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -301,10 +294,6 @@ pub(crate) fn lift_quotas(instance: &Path) {
                 .and_then(|directory| quota::set_limit(directory.as_fd(), project_of(&directory)?, 0, 0));
         }
     }
-}
-
-fn inodes(bytes: u64) -> u64 {
-    (bytes >> 20).max(1) * INODES_PER_MIB
 }
 
 fn mke2fs() -> Option<&'static str> {

@@ -359,9 +359,10 @@ fn account(
     let mut bounds = Vec::new();
     let mut uncounted = 0;
     for (mount, source) in spec.mounts.iter().zip(sources) {
-        match (mount.access, mount.quota_bytes) {
-            (MountAccess::ReadWrite, Some(bytes)) => {
-                bounds.push(Bound { directories: vec![source.mount.path.clone()], bytes, asked: true });
+        match (mount.access, mount.quota) {
+            (MountAccess::ReadWrite, Some(quota)) => {
+                let directories = vec![source.mount.path.clone()];
+                bounds.push(Bound { directories, bytes: quota.bytes(), asked: true });
             }
             (MountAccess::ReadWrite, None) => uncounted += 1,
             (MountAccess::ReadOnly, _) => {}

@@ -66,8 +66,9 @@ pub struct Mount {
     /// In the box; absolute, not a reserved place. [`crate::check_target`] gives its normal form.
     pub target: String,
     pub access: MountAccess,
-    /// A bound on what the directory holds: accounted while commands run, where the kernel has nothing harder.
-    pub quota_bytes: Option<u64>,
+    /// A bound on what the directory holds. A hard one that this machine cannot set is accounted, and the record
+    /// says so.
+    pub quota: Option<DiskLimit>,
     /// A resolved directory that the source must lie in: checked on what was opened, not on the text.
     pub within: Option<PathBuf>,
     /// Whether a missing source is made, with the owner of the directory it is made in. Needs `within`.
@@ -80,14 +81,15 @@ impl Mount {
             source: source.into(),
             target: target.into(),
             access,
-            quota_bytes: None,
+            quota: None,
             within: None,
             create: false,
         }
     }
 }
 
-/// Bounds of the private storage: workspace, home and the writable root's layer together.
+/// A bound on files: on the private storage (workspace, home and the writable root's layer together), or on a
+/// directory of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskLimit {
@@ -95,6 +97,13 @@ pub enum DiskLimit {
     Accounted(u64),
     /// A write beyond it fails with ENOSPC or EDQUOT at once.
     Hard(u64),
+}
+
+impl DiskLimit {
+    pub const fn bytes(self) -> u64 {
+        let (Self::Accounted(bytes) | Self::Hard(bytes)) = self;
+        bytes
+    }
 }
 
 /// What a box may use. The defaults are those of the command line.

@@ -15,6 +15,7 @@ mod link;
 mod lock;
 mod meter;
 mod network;
+mod project;
 mod pumps;
 mod role;
 mod sources;
@@ -27,6 +28,7 @@ pub use files::perform;
 pub use link::{BoxLink, Fittings, LiveBox, step_failed};
 pub use lock::lock;
 pub use network::{BoxNetwork, Networks, check_tun_device, interface, make_device_in, not_isolated};
+pub use project::{ProjectBound, inodes_of, project_of};
 pub use role::dispatch_role;
 pub use sources::{Source, open_source};
 

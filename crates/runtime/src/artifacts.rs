@@ -89,7 +89,7 @@ impl Artifacts {
             source: place.canonicalize()?,
             target: ARTIFACTS.to_owned(),
             access: MountAccess::ReadOnly,
-            quota_bytes: None,
+            quota: None,
             within: Some(self.root.canonicalize()?),
             create: false,
         })

@@ -187,7 +187,8 @@ impl Inner {
     ) -> Result<SessionSpec, RuntimeError> {
         let wanted = &session.spec;
         let quota_bytes = Some(wanted.workspace_quota_mb << 20).filter(|bytes| *bytes > 0);
-        let mut mounts = self.admit_mounts(session, extra_mounts, quota_bytes).await?;
+        let quota = quota_bytes.map(DiskLimit::Accounted);
+        let mut mounts = self.admit_mounts(session, extra_mounts, quota).await?;
         mounts.extend(self.artifact_mount(session).await?);
         let shared = wanted.host_path.is_some() && wanted.host_path_mode != MountMode::None;
         let mut spec = SessionSpec::new(session.id.clone());
@@ -229,7 +230,7 @@ impl Inner {
         &self,
         session: &Session,
         extra_mounts: &[MountSpec],
-        quota_bytes: Option<u64>,
+        quota: Option<DiskLimit>,
     ) -> Result<Vec<Mount>, RuntimeError> {
         let wanted = &session.spec;
         // The usual session asks for none, and need not wait for another thread.
@@ -244,7 +245,7 @@ impl Inner {
         let admitted = tokio::task::spawn_blocking(move || -> Result<Vec<Mount>, RuntimeError> {
             let mut mounts = Vec::new();
             if let Some(host_path) = &host_path {
-                mounts.extend(policy.admit(host_path, &target, mode, quota_bytes)?);
+                mounts.extend(policy.admit(host_path, &target, mode, quota)?);
             }
             for mount in &extra {
                 mounts.extend(policy.admit(&mount.host_path, &mount.mount_path, mount.mode, None)?);

@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use sandcrate_backend::{Mount, MountAccess, refused_source};
+use sandcrate_backend::{DiskLimit, Mount, MountAccess, refused_source};
 use sandcrate_protocol::MountMode;
 use sandcrate_skills::{Scope, Skills};
 
@@ -29,7 +29,7 @@ impl MountPolicy {
         host_path: &str,
         target: &str,
         mode: MountMode,
-        quota_bytes: Option<u64>,
+        quota: Option<DiskLimit>,
     ) -> Result<Option<Mount>, RuntimeError> {
         let access = match mode {
             MountMode::None => return Ok(None),
@@ -61,7 +61,7 @@ impl MountPolicy {
             source: resolved,
             target: target.to_owned(),
             access,
-            quota_bytes: quota_bytes.filter(|_| access == MountAccess::ReadWrite),
+            quota: quota.filter(|_| access == MountAccess::ReadWrite),
             within: Some(within),
             create: !exists,
         }))
@@ -130,10 +130,11 @@ mod tests {
         let real = root.path().canonicalize().unwrap();
         std::fs::create_dir(root.path().join("a")).unwrap();
         let path = root.path().join("a");
-        let mount = policy(root.path()).admit(path.to_str().unwrap(), "/workspace", MountMode::Rw, Some(5));
+        let quota = DiskLimit::Accounted(5);
+        let mount = policy(root.path()).admit(path.to_str().unwrap(), "/workspace", MountMode::Rw, Some(quota));
         let mount = mount.unwrap().unwrap();
         assert_eq!((mount.source, mount.within, mount.create), (real.join("a"), Some(real.clone()), false));
-        assert_eq!(mount.quota_bytes, Some(5));
+        assert_eq!(mount.quota, Some(quota));
         let fresh = root.path().join("b/c");
         let mount = policy(root.path()).admit(fresh.to_str().unwrap(), "/workspace", MountMode::Rw, None);
         assert!(mount.unwrap().unwrap().create, "a missing directory is made for a writer");

@@ -28,14 +28,26 @@ struct FsxAttr {
 
 /// Puts `directory`, and all that will be made below it, into project `project`.
 pub fn set_project(directory: BorrowedFd<'_>, project: u32) -> io::Result<()> {
+    change(directory, project, FS_XFLAG_PROJINHERIT)
+}
+
+/// Puts one file that is there into project `project`.
+pub fn set_file_project(file: BorrowedFd<'_>, project: u32) -> io::Result<()> {
+    change(file, project, 0)
+}
+
+/// One that has all of it already is not written to.
+fn change(node: BorrowedFd<'_>, project: u32, flags: u32) -> io::Result<()> {
     let mut attributes = FsxAttr::default();
     // SAFETY: FS_IOC_FSGETXATTR writes an fsxattr, whose layout `FsxAttr` has.
-    check(unsafe { libc::ioctl(directory.as_raw_fd(), FS_IOC_FSGETXATTR, &raw mut attributes) }.into())?;
+    check(unsafe { libc::ioctl(node.as_raw_fd(), FS_IOC_FSGETXATTR, &raw mut attributes) }.into())?;
+    if attributes.project == project && attributes.flags & flags == flags {
+        return Ok(());
+    }
     attributes.project = project;
-    attributes.flags |= FS_XFLAG_PROJINHERIT;
+    attributes.flags |= flags;
     // SAFETY: FS_IOC_FSSETXATTR reads an fsxattr.
-    check(unsafe { libc::ioctl(directory.as_raw_fd(), FS_IOC_FSSETXATTR, &raw const attributes) }.into())
-        .map(drop)
+    check(unsafe { libc::ioctl(node.as_raw_fd(), FS_IOC_FSSETXATTR, &raw const attributes) }.into()).map(drop)
 }
 
 /// Bounds project `project` on the file system of `directory`; zero lifts a bound.

@@ -127,7 +127,7 @@ async fn a_missing_source_is_made_below_its_root_only(bench: &Bench) -> Check {
 async fn a_quota_on_a_shared_directory_ends_the_command_and_stops_the_next(bench: &Bench) -> Check {
     let shared = bench.harness.host_dir()?;
     let mut mount = Mount::new(&shared, "/workspace", MountAccess::ReadWrite);
-    mount.quota_bytes = Some(5 << 20);
+    mount.quota = Some(DiskLimit::Accounted(5 << 20));
     let mut spec = bench.spec()?;
     spec.mounts = vec![mount];
     let session = bench.start_spec(spec).await?;
