@@ -8,7 +8,7 @@ use sandcrate_protocol::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    BackendError, ExecRequest, Execution, FileReply, FileRequest, Isolation, NetworkReport, SessionId,
+    BackendError, Examination, Examined, ExecRequest, Execution, FileReply, FileRequest, Isolation, NetworkReport, SessionId,
     SessionInfo, SessionSpec,
 };
 
@@ -121,6 +121,11 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     async fn remove_image(&self, name: &str, removal: ImageRemoval) -> Result<(), BackendError> {
         let _ = removal;
         Err(BackendError::ImageNotFound { image: name.to_owned() })
+    }
+
+    /// Makes a box, tries to get past its bounds from inside, and says what held. It must be let come to its end.
+    async fn examine(&self, examination: Examination) -> Result<Examined, BackendError> {
+        crate::examine::examine(self, &examination).await
     }
 
     /// True while the box's init lives.

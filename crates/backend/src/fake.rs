@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::{
-    Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, Isolation, Network,
+    Backend, BackendError, Capabilities, Examination, Examined, ExecRequest, Execution, FileReply, FileRequest, Isolation, Network,
     NetworkReport, RootAccess, SessionId, SessionInfo, SessionSpec, StartNotice, StdinMode, Strictness,
     SweepReport,
 };
@@ -35,6 +35,7 @@ type Chooser = dyn Fn(&SessionId, &ExecRequest) -> FakeScript + Send + Sync;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FakeCalls {
     pub probe: u32,
+    pub examine: u32,
     pub start: u32,
     pub exec: u32,
     pub files: u32,
@@ -62,6 +63,8 @@ struct State {
     unavailable: Option<String>,
     start_errors: VecDeque<BackendError>,
     start_notices: Vec<StartNotice>,
+    /// What examinations find; a fake that holds nothing finds that.
+    examined: Option<Examined>,
     next_box: u64,
 }
 
@@ -134,6 +137,12 @@ impl FakeBackend {
         self.state().unavailable = why.map(str::to_owned);
     }
 
+    /// From now on examinations find this, and starts that require controls are not refused, as if boxes of a fake
+    /// held anything.
+    pub fn pretend(&self, examined: Examined) {
+        self.state().examined = Some(examined);
+    }
+
     /// Lets a box die by itself, as if its init were gone.
     pub fn kill_box(&self, session: &SessionId, why: &str) {
         self.end(session, why);
@@ -187,6 +196,7 @@ impl FakeBackend {
         }
         if let Strictness::Require(controls) = &spec.strictness
             && let Some(control) = controls.first()
+            && self.state().examined.is_none()
         {
             let why = "a fake enforces nothing".to_owned();
             return Err(BackendError::Unenforceable { control: *control, why });
@@ -324,6 +334,13 @@ impl Backend for FakeBackend {
         }
         (self.serve)(port, network::stream(stream)?);
         Ok(())
+    }
+
+    async fn examine(&self, _: Examination) -> Result<Examined, BackendError> {
+        let mut state = self.state();
+        state.calls.examine += 1;
+        let found = state.examined.clone();
+        Ok(found.unwrap_or_else(|| Examined::nothing("a fake enforces nothing")))
     }
 
     async fn is_alive(&self, session: &SessionId) -> bool {

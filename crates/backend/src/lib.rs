@@ -9,6 +9,7 @@ mod backend;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+mod examine;
 mod exec;
 pub mod fake;
 mod files;
@@ -23,6 +24,7 @@ pub use arguments::{
 };
 pub use backend::{Backend, Capabilities, ImageInfo, ImageRemoval, SweepReport};
 pub use error::BackendError;
+pub use examine::{Examination, Examined, Promise};
 pub use exec::{
     Collected, Command, ExecControl, ExecEvent, ExecExit, ExecRequest, Execution, ExecutionEnds, ExitStatus,
     LimitHit, MemoryScope, PtySize, StdinMode, Stream, Usage,
