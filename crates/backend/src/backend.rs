@@ -8,8 +8,8 @@ use sandcrate_protocol::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    BackendError, Examination, Examined, ExecRequest, Execution, FileReply, FileRequest, Isolation, NetworkReport, SessionId,
-    SessionInfo, SessionSpec,
+    BackendError, Examination, Examined, ExecRequest, Execution, FileReply, FileRequest, Isolation,
+    NetworkReport, SessionId, SessionInfo, SessionSpec,
 };
 
 /// What a backend can do at all, whatever the session. A caller asks here first; an operation outside it fails

@@ -21,9 +21,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::{
-    Backend, BackendError, Capabilities, Examination, Examined, ExecRequest, Execution, FileReply, FileRequest, Isolation, Network,
-    NetworkReport, RootAccess, SessionId, SessionInfo, SessionSpec, StartNotice, StdinMode, Strictness,
-    SweepReport,
+    Backend, BackendError, Capabilities, Examination, Examined, ExecRequest, Execution, FileReply,
+    FileRequest, Isolation, Network, NetworkReport, RootAccess, SessionId, SessionInfo, SessionSpec,
+    StartNotice, StdinMode, Strictness, SweepReport,
 };
 
 use files::FakeFiles;

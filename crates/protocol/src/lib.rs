@@ -24,7 +24,8 @@ pub use result::{
     SessionInfo,
 };
 pub use spec::{
-    ARTIFACTS, BoxSpec, DEFAULT_IMAGE, DEFAULT_PROCESS_ID, DEFAULT_WORKDIR, InvalidSpec, Issue, MountMode,
-    MountSpec, NetworkMode, ProcessSpec, lax_integer,
+    ARTIFACTS, AdmissionGrant, AdmissionPolicy, AdmissionRevocation, BoxSpec, DEFAULT_IMAGE,
+    DEFAULT_PROCESS_ID, DEFAULT_WORKDIR, InvalidSpec, Issue, MountMode, MountSpec, NetworkMode, ProcessSpec,
+    lax_integer,
 };
 pub use timestamp::Timestamp;

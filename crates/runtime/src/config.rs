@@ -157,6 +157,22 @@ pub struct LangbotConfig {
     pub default_workspace: Option<PathBuf>,
 }
 
+/// The name by which LangBot is told of the backend, whatever it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReportedBackend {
+    /// The only one that LangBot's cloud edition takes.
+    Nsjail,
+}
+
+impl ReportedBackend {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nsjail => "nsjail",
+        }
+    }
+}
+
 /// Who sent a LangBot configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitSource {
@@ -182,6 +198,8 @@ pub struct RuntimeConfig {
     /// directory while there is none.
     pub skills_root: Option<PathBuf>,
     pub skill_limits: SkillLimits,
+    /// `None`: LangBot is told the backend's own name.
+    pub report_backend_as: Option<ReportedBackend>,
     /// After this long without use a session ends, unless it is persistent.
     pub session_ttl: Duration,
     pub limits: RuntimeLimits,
@@ -199,6 +217,7 @@ impl RuntimeConfig {
             network: NetworkConfig::default(),
             skills_root: None,
             skill_limits: SkillLimits::default(),
+            report_backend_as: None,
             session_ttl: Self::DEFAULT_TTL,
             limits: RuntimeLimits::default(),
         }

@@ -50,6 +50,9 @@ pub enum RuntimeError {
     Artifact { why: String },
     #[error("{why}")]
     NotReady { why: String },
+    /// A workspace that is held to grants has none for this.
+    #[error("{why}")]
+    Admission { why: String },
     #[error("{hint}")]
     Unsupported { hint: String },
     /// No backend could be chosen; `why` says what each of them lacks.
@@ -74,6 +77,10 @@ impl RuntimeError {
         Self::Invalid { field: field.into(), problem: problem.into() }
     }
 
+    pub(crate) fn admission(why: &str) -> Self {
+        Self::Admission { why: why.to_owned() }
+    }
+
     pub(crate) fn failed(step: impl Into<String>, source: std::io::Error) -> Self {
         Self::Failed { step: step.into(), source: Arc::new(source) }
     }
@@ -86,6 +93,7 @@ impl RuntimeError {
             Self::CapacityReached { .. } => ErrorKind::CapacityExceeded,
             Self::Artifact { .. } => ErrorKind::FileFailed,
             Self::NotReady { .. } => ErrorKind::Readiness,
+            Self::Admission { .. } => ErrorKind::Admission,
             Self::ProcessNotFound { .. } | Self::CommandNotFound { .. } => ErrorKind::ProcessNotFound,
             Self::ProcessNotRunning { .. } | Self::ProcessAttached { .. } => ErrorKind::ProcessConflict,
             Self::MountDenied { .. } | Self::NetworkDenied { .. } | Self::BackendDenied { .. } => {

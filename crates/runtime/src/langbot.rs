@@ -16,7 +16,6 @@ pub(crate) fn parse(config: &Value, source: &InitSource) -> Result<LangbotConfig
     };
     let mut parsed = LangbotConfig { backend: backend(section.get("backend"))?, ..LangbotConfig::default() };
     parsed.limits = BoxLimits::parse(section.get("limits"))?;
-    refuse_admission(section.get("admission"))?;
     let local = match section.get("local") {
         None | Some(Value::Null) => return Ok(parsed),
         Some(Value::Object(local)) => local,
@@ -35,20 +34,6 @@ pub(crate) fn parse(config: &Value, source: &InitSource) -> Result<LangbotConfig
     parsed.mount_roots = roots.iter().map(|root| absolute(&source.base_dir, root)).collect();
     parsed.mount_roots.dedup();
     Ok(parsed)
-}
-
-/// A host that wants workspaces held to grants must not be served as if it had not asked.
-fn refuse_admission(section: Option<&Value>) -> Result<(), RuntimeError> {
-    let required = match section {
-        None | Some(Value::Null) => false,
-        // Whatever cannot be read may mean yes.
-        Some(section) => section.get("required").unwrap_or(&Value::Bool(false)) != &Value::Bool(false),
-    };
-    if required {
-        let problem = "is true, and this version does not hold workspaces to grants; set it to false";
-        return Err(RuntimeError::invalid("box.admission.required", problem));
-    }
-    Ok(())
 }
 
 /// `skills_root` below `host_root`, with the defaults that LangBot has; nothing when it names neither.

@@ -5,6 +5,7 @@
 //! backend, and knows the mount policy. Faces translate their wire to its calls and its errors by
 //! [`RuntimeError::kind`]; nothing here knows of a wire.
 
+mod admission;
 mod artifacts;
 mod backends;
 mod box_limits;
@@ -33,11 +34,12 @@ mod streams;
 mod table;
 mod tenant;
 
+pub use admission::{Admitted, Readiness, ReadyBackend};
 pub use backends::BackendView;
 pub use box_limits::BoxLimits;
 pub use config::{
     BackendChoice, HostNetwork, InitSource, LangbotConfig, NetworkConfig, OnNetwork, PublishOn,
-    RuntimeConfig, RuntimeLimits,
+    ReportedBackend, RuntimeConfig, RuntimeLimits,
 };
 pub use error::RuntimeError;
 pub use exec::{ExecOutcome, OnTimeout};

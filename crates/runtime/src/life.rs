@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 
 use sandcrate_backend::{
     Backend, BackendError, DiskLimit, ExecRequest, Execution, Limits, Mount, RootAccess, SessionId,
-    SessionSpec, StartNotices,
+    SessionSpec, StartNotices, Strictness,
 };
-use sandcrate_protocol::{MountMode, MountSpec};
+use sandcrate_protocol::{Control, MountMode, MountSpec};
 use sandcrate_skills::Scope;
 use tokio::time::Instant;
 
@@ -23,6 +23,18 @@ use crate::tenant::owner;
 
 /// A box that dies between two looks is made again, but not for ever.
 const ATTEMPTS: u32 = 3;
+
+/// What boxes of workspaces with grants must have.
+const ADMITTED: [Control; 8] = [
+    Control::Namespaces,
+    Control::Filesystem,
+    Control::Network,
+    Control::Memory,
+    Control::Pids,
+    Control::Cpu,
+    Control::Disk,
+    Control::Tmpfs,
+];
 
 impl Inner {
     /// The session's box, with these extra mounts if they are given: the one it has, or another.
@@ -45,7 +57,9 @@ impl Inner {
         {
             match mounts {
                 Some(wanted) if !same_mounts(wanted, &live.mounts) => {
-                    if owner(session.id.as_str()).is_some() {
+                    // With a grant there is one session for everything; it is made anew.
+                    let id = session.id.as_str();
+                    if owner(id).is_some() && self.admission_of(id).is_none() {
                         return Err(Lost::Failed(RuntimeError::MountsDiffer));
                     }
                 }
@@ -187,14 +201,18 @@ impl Inner {
     ) -> Result<SessionSpec, RuntimeError> {
         let wanted = &session.spec;
         let quota_bytes = Some(wanted.workspace_quota_mb << 20).filter(|bytes| *bytes > 0);
-        let quota = quota_bytes.map(DiskLimit::Accounted);
+        let admission = self.admission_of(session.id.as_str());
+        let quota = match admission {
+            Some(_) => quota_bytes.map(DiskLimit::Hard),
+            None => quota_bytes.map(DiskLimit::Accounted),
+        };
         let mut mounts = self.admit_mounts(session, extra_mounts, quota).await?;
         mounts.extend(self.artifact_mount(session).await?);
         let shared = wanted.host_path.is_some() && wanted.host_path_mode != MountMode::None;
         let mut spec = SessionSpec::new(session.id.clone());
         spec.network = self.network(&session.network(), session.publishes())?;
         spec.image = Some(wanted.image.clone());
-        spec.root = if wanted.read_only_rootfs { RootAccess::ReadOnly } else { RootAccess::Writable };
+        spec.root = root_access(wanted.read_only_rootfs);
         spec.limits = Limits {
             memory_bytes: wanted.memory_mb << 20,
             cpu_millis: cpu_millis(wanted.cpus),
@@ -209,6 +227,11 @@ impl Inner {
                 // The session's record says that it is counted.
                 false => DiskLimit::Accounted(bytes),
             };
+        }
+        if admission.is_some() {
+            // Nothing is let run that is weaker than what its host was told.
+            spec.strictness = Strictness::Require(ADMITTED.to_vec());
+            spec.limits.disk = DiskLimit::Hard(spec.limits.disk.bytes());
         }
         spec.mounts = mounts;
         let (notices, id) = (self.notices.clone(), session.id.to_string());
@@ -418,9 +441,13 @@ impl Inner {
 }
 
 /// A thousandth of a CPU is the least a box can have.
-fn cpu_millis(cpus: f64) -> u32 {
+pub(crate) fn cpu_millis(cpus: f64) -> u32 {
     // Saturates: a cast of a float does not wrap.
     ((cpus * 1000.0).round() as u32).max(1)
+}
+
+pub(crate) fn root_access(read_only: bool) -> RootAccess {
+    if read_only { RootAccess::ReadOnly } else { RootAccess::Writable }
 }
 
 /// The same mounts, in whatever order. Those named by their content are not what a box is made of.

@@ -86,7 +86,7 @@ impl MountPolicy {
 }
 
 /// The path without links, as far as it exists; and whether all of it does.
-fn resolve(path: &Path) -> std::io::Result<(PathBuf, bool)> {
+pub(crate) fn resolve(path: &Path) -> std::io::Result<(PathBuf, bool)> {
     let mut missing = Vec::new();
     let mut known = path;
     loop {
@@ -131,7 +131,8 @@ mod tests {
         std::fs::create_dir(root.path().join("a")).unwrap();
         let path = root.path().join("a");
         let quota = DiskLimit::Accounted(5);
-        let mount = policy(root.path()).admit(path.to_str().unwrap(), "/workspace", MountMode::Rw, Some(quota));
+        let mount =
+            policy(root.path()).admit(path.to_str().unwrap(), "/workspace", MountMode::Rw, Some(quota));
         let mount = mount.unwrap().unwrap();
         assert_eq!((mount.source, mount.within, mount.create), (real.join("a"), Some(real.clone()), false));
         assert_eq!(mount.quota, Some(quota));

@@ -19,6 +19,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{self, Admission};
 use crate::artifacts::Artifacts;
 use crate::backends::{BackendView, Backends, effective_choice};
 use crate::config::{BackendChoice, InitSource, LangbotConfig, RuntimeConfig};
@@ -61,6 +62,7 @@ pub(crate) struct Inner {
     pub(crate) langbot: Mutex<LangbotConfig>,
     pub(crate) skills: Skills,
     pub(crate) artifacts: Arc<Artifacts>,
+    pub(crate) admission: Arc<Admission>,
     /// What starts have to tell, with the session's id.
     pub(crate) notices: broadcast::Sender<(String, StartNotice)>,
     shutting_down: AtomicBool,
@@ -120,6 +122,7 @@ impl Runtime {
             langbot: Mutex::default(),
             skills: crate::skills::open(&config),
             artifacts,
+            admission: Arc::default(),
             notices: broadcast::channel(KEPT_NOTICES).0,
             shutting_down: AtomicBool::new(false),
             tasks: TaskTracker::new(),
@@ -133,6 +136,8 @@ impl Runtime {
         inner.tasks.spawn(inner.reaper_end.clone().run_until_cancelled_owned(reaper::run(weak, ttl)));
         let weak = Arc::downgrade(&inner);
         inner.tasks.spawn(inner.reaper_end.clone().run_until_cancelled_owned(lookout::run(weak)));
+        let grants = admission::run(Arc::downgrade(&inner), Arc::clone(&inner.admission));
+        inner.tasks.spawn(inner.reaper_end.clone().run_until_cancelled_owned(grants));
         Ok(Self { inner })
     }
 
@@ -181,6 +186,9 @@ impl Runtime {
             known.skills_root = skills_root;
         }
         self.inner.place_skills(&known);
+        if self.inner.admission.change(admission::Rule::read(config)) {
+            self.inner.end_all_workspaces();
+        }
         if effective_choice(self.inner.config.backend.as_ref(), &known) != before {
             // Sessions keep the backend they are on; new ones take the new choice.
             self.inner.backends.forget();
@@ -194,6 +202,11 @@ impl Runtime {
             self.inner.metrics.set_backend(name, status.available);
         }
         status
+    }
+
+    /// The name by which LangBot is told of a backend.
+    pub fn reported_backend(&self, name: String) -> String {
+        self.inner.config.report_backend_as.map_or(name, |reported| reported.name().to_owned())
     }
 
     /// Every backend there is, looked at now.
@@ -395,6 +408,14 @@ fn not_running(session: &str, command: &CommandId) -> RuntimeError {
 impl Inner {
     pub(crate) fn choice(&self) -> BackendChoice {
         effective_choice(self.config.backend.as_ref(), &locked(&self.langbot))
+    }
+
+    /// The name that LangBot is told for a backend.
+    pub(crate) fn reported(&self, name: Option<String>) -> Option<String> {
+        match self.config.report_backend_as {
+            Some(reported) => name.map(|_| reported.name().to_owned()),
+            None => name,
+        }
     }
 
     pub(crate) async fn look_at_backends(&self) -> Vec<BackendView> {

@@ -30,21 +30,24 @@ fn resources(app: &App) -> Value {
 }
 
 async fn readyz(State(app): State<App>) -> Response {
-    let backend = app.runtime.backend_status().await;
+    let found = app.runtime.readiness().await;
+    let error = found.error.as_deref();
     let (status, word, error) = if app.shutdown.is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, "stopping", Some("the server is stopping"))
-    } else if backend.available {
+    } else if found.ready {
         (StatusCode::OK, "ready", None)
+    } else if app.runtime.admission_policy().is_some() {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready", error)
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "no backend", Some("no backend is available"))
+        (StatusCode::SERVICE_UNAVAILABLE, "no backend", error)
     };
     let body = json!({
         "status": word,
         "ready": status == StatusCode::OK,
-        "mode": "standard",
-        "backend": {"name": backend.name, "available": backend.available, "details": {}},
-        "checks": {"backend_available": backend.available},
-        "unsafe_soft_storage_limits": false,
+        "mode": found.mode,
+        "backend": found.backend,
+        "checks": found.checks,
+        "unsafe_soft_storage_limits": found.unsafe_soft_storage_limits,
         "error": error,
         "resources": resources(&app),
     });

@@ -244,6 +244,7 @@ impl Config {
         runtime.network = self.network();
         runtime.skills_root = self.settings.skills.root.clone();
         runtime.skill_limits = (&self.settings.skills).into();
+        runtime.report_backend_as = self.settings.langbot.report_backend_as;
         runtime.session_ttl = Duration::from_secs(self.settings.runtime.session_ttl_sec);
         runtime.limits = self.settings.limits.clone();
         runtime

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sandcrate_protocol::network::{Limits, Rule};
 use sandcrate_runtime::{
-    BackendChoice, HostNetwork, NetworkConfig, OnNetwork, PublishOn, RuntimeConfig, RuntimeLimits,
+    BackendChoice, HostNetwork, NetworkConfig, OnNetwork, PublishOn, ReportedBackend, RuntimeConfig,
+    RuntimeLimits,
 };
 use sandcrate_server::{InstanceId, Legacy, ServerConfig, ServerLimits};
 use sandcrate_skills::Limits as SkillLimits;
@@ -23,6 +24,7 @@ pub(crate) struct Settings {
     pub(crate) limits: RuntimeLimits,
     pub(crate) mounts: Mounts,
     pub(crate) skills: Skills,
+    pub(crate) langbot: Langbot,
     pub(crate) network: Network,
     pub(crate) native: Native,
     /// What sessions call an image, and the imported one that it is.
@@ -89,6 +91,13 @@ impl Default for Runtime {
 pub(crate) struct Mounts {
     /// `None` leaves them to a known client's LangBot configuration.
     pub(crate) roots: Option<Vec<PathBuf>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Langbot {
+    /// `None`: LangBot is told the backend's own name.
+    pub(crate) report_backend_as: Option<ReportedBackend>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -225,7 +234,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 51] = [
+pub(crate) const KEYS: [(&str, &str); 52] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
     ("server.instance", r#"the UUID of the one LangBot that is served"#),
@@ -257,6 +266,7 @@ pub(crate) const KEYS: [(&str, &str); 51] = [
     ("skills.package_entries", "a number of at least 1, such as 10000"),
     ("skills.package_bytes", "bytes, at least 1024, such as 268435456"),
     ("skills.file_bytes", "bytes, at least 1024, such as 4194304"),
+    ("langbot.report_backend_as", r#""nsjail", or nothing"#),
     ("network.host", r#""deny" or "allow""#),
     ("network.policy", r#"a policy such as "public" or "allow *.example.com:443", or "host""#),
     ("network.locked", "true or false"),

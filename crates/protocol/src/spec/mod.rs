@@ -3,6 +3,7 @@
 //! The types are plain data with the field names and the field order of the wire. Whatever comes from
 //! outside goes through `from_json`, also when serde reads it: there is no way around the rules.
 
+mod admission;
 mod bounds;
 mod coerce;
 mod invalid;
@@ -14,6 +15,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use admission::{AdmissionGrant, AdmissionPolicy, AdmissionRevocation};
 pub use coerce::lax_integer;
 pub use invalid::{InvalidSpec, Issue};
 

@@ -96,14 +96,14 @@ impl ProcessSpec {
 }
 
 /// The fields of one object, and what was found wrong so far.
-struct Fields<'a> {
+pub(super) struct Fields<'a> {
     object: &'a Value,
     map: &'a Map<String, Value>,
     issues: Vec<Issue>,
 }
 
 impl<'a> Fields<'a> {
-    fn of(model: &str, value: &'a Value) -> Result<Self, Issue> {
+    pub(super) fn of(model: &str, value: &'a Value) -> Result<Self, Issue> {
         let map = value.as_object().ok_or_else(|| {
             let message = format!("Input should be a valid dictionary or instance of {model}");
             Issue::new("model_type", message, value)
@@ -112,7 +112,12 @@ impl<'a> Fields<'a> {
     }
 
     /// The field, or `default` when it is absent. After an issue the value does not matter any more.
-    fn read<T>(&mut self, name: &str, default: T, read: impl FnOnce(&Value) -> Result<T, Issue>) -> T {
+    pub(super) fn read<T>(
+        &mut self,
+        name: &str,
+        default: T,
+        read: impl FnOnce(&Value) -> Result<T, Issue>,
+    ) -> T {
         match self.map.get(name).map(read) {
             None => default,
             Some(Ok(value)) => value,
@@ -123,11 +128,23 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn read_required(&mut self, name: &str, read: impl FnOnce(&Value) -> Result<String, Issue>) -> String {
+    pub(super) fn read_required<T: Default>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&Value) -> Result<T, Issue>,
+    ) -> T {
         if !self.map.contains_key(name) {
             self.issues.push(Issue::new("missing", "Field required", self.object).within(name));
         }
-        self.read(name, String::new(), read)
+        self.read(name, T::default(), read)
+    }
+
+    /// Refuses every field but these.
+    pub(super) fn refuse_others(&mut self, known: &[&str]) {
+        for (name, value) in self.map.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+            let issue = Issue::new("extra_forbidden", "Extra inputs are not permitted", value);
+            self.issues.push(issue.within(name));
+        }
     }
 
     /// For lists, where several items can be wrong.
@@ -162,7 +179,7 @@ impl<'a> Fields<'a> {
         env
     }
 
-    fn finish<T>(self, model: &'static str, spec: T) -> Result<T, InvalidSpec> {
+    pub(super) fn finish<T>(self, model: &'static str, spec: T) -> Result<T, InvalidSpec> {
         if self.issues.is_empty() { Ok(spec) } else { Err(InvalidSpec::new(model, self.issues)) }
     }
 }
@@ -275,7 +292,7 @@ fn integer_in(
         .ok_or_else(|| Issue::value(format_args!("{name} must be at most {}", bounds.end()), value))
 }
 
-fn cpus(value: &Value) -> Result<f64, Issue> {
+pub(super) fn cpus(value: &Value) -> Result<f64, Issue> {
     let cpus = coerce::float(value)?;
     if cpus <= 0.0 {
         return Err(Issue::value("cpus must be greater than 0", value));

@@ -45,7 +45,9 @@ impl Runtime {
         let used =
             self.inner.table.count(|id| owner(id).is_some_and(|(name, _)| name == placement.workspace()));
         let limit = limits.max_sessions;
-        let remaining = limit.saturating_sub(used).min(limit.saturating_sub(all));
+        let left = limit.saturating_sub(all);
+        let limit = self.granted_sessions(placement).map_or(limit, |granted| granted.min(limit));
+        let remaining = limit.saturating_sub(used).min(left);
         TenantStatus {
             active_sessions: sessions.len(),
             managed_processes: sessions.iter().map(|session| session.processes.running()).sum(),
@@ -87,7 +89,7 @@ impl Runtime {
 }
 
 impl Inner {
-    fn of(&self, placement: &Placement) -> Vec<Arc<Session>> {
+    pub(crate) fn of(&self, placement: &Placement) -> Vec<Arc<Session>> {
         self.table.all().into_iter().filter(|session| placement.owns(session.id.as_str())).collect()
     }
 

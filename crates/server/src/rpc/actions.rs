@@ -7,9 +7,10 @@ use std::future::Future;
 use std::pin::Pin;
 
 use sandcrate_protocol::{BoxSpec, DEFAULT_PROCESS_ID, ProcessInfo, ProcessSpec, SessionDetails};
-use sandcrate_runtime::{InitSource, OnTimeout, Placement, Runtime, SessionOptions, owner};
+use sandcrate_runtime::{InitSource, OnTimeout, Placement, Runtime, SessionOptions, SessionView, owner};
 use serde_json::Value;
 
+use super::admission_actions::{get_backend_info, health, revoke_grant, upsert_grant};
 use super::answer::{ActionError, Answer};
 use super::dialect::Dialect;
 use super::output;
@@ -17,14 +18,13 @@ use super::skill_actions::{
     create_skill, delete_skill, file_chunk, get_skill, install_skill_zip, list_skill_files, list_skills,
     preview_skill_zip, read_skill_file, scan_skill_directory, update_skill, write_skill_file,
 };
-use super::tenant_actions::{
-    self, TenantSession, admission_grant, get_storage_analysis, verify_shared_workspace,
-};
-use crate::Identity;
+use super::tenant_actions::{self, TenantSession, get_storage_analysis, verify_shared_workspace};
+use crate::{App, Identity};
 
 /// What an action works with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call<'a> {
+    pub(super) app: &'a App,
     pub(super) runtime: &'a Runtime,
     pub(super) identity: &'a Identity,
     pub(super) data: &'a Value,
@@ -37,7 +37,7 @@ impl Call<'_> {
     /// The id in the table of sessions for one of the caller's.
     fn physical(&self, id: &str) -> Result<String, ActionError> {
         match self.placement {
-            Some(placement) => Ok(placement.physical(id)?),
+            Some(placement) => Ok(self.runtime.admitted_session(placement, id)?),
             None if owner(id).is_some() => Err(ActionError::invalid(
                 "session_id is of the form that belongs to workspaces of LangBot 4.10.7",
             )),
@@ -57,10 +57,21 @@ impl Call<'_> {
         self.physical(session_id(self.data)?)
     }
 
-    fn spec(&self) -> Result<BoxSpec, ActionError> {
+    async fn spec(&self) -> Result<BoxSpec, ActionError> {
         let mut spec = BoxSpec::from_json(self.data)?;
+        if let Some(placement) = self.placement
+            && self.runtime.admission_policy().is_some()
+        {
+            return Ok(self.runtime.admitted_spec(placement, spec).await?);
+        }
         spec.session_id = self.physical(&spec.session_id)?;
         Ok(spec)
+    }
+
+    /// With the backend's name as LangBot is told it.
+    fn reported(&self, mut view: SessionView) -> SessionView {
+        view.info.backend_name = self.runtime.reported_backend(view.info.backend_name);
+        view
     }
 
     fn process(&self, mut info: ProcessInfo) -> Answer {
@@ -83,7 +94,7 @@ macro_rules! table {
 const ACTIONS: &[(&str, Action)] = table! {
     "__ping" => ping,
     "box_init" => init,
-    "box_health" => get_backend_info,
+    "box_health" => health,
     "box_get_backend_info" => get_backend_info,
     "box_status" => status,
     "box_exec" => exec,
@@ -113,8 +124,8 @@ const ACTIONS: &[(&str, Action)] = table! {
 const TENANT_ACTIONS: &[(&str, Action)] = table! {
     "box_get_storage_analysis" => get_storage_analysis,
     "box_verify_shared_workspace" => verify_shared_workspace,
-    "box_upsert_sandbox_admission_grant" => admission_grant,
-    "box_revoke_sandbox_admission_grant" => admission_grant,
+    "box_upsert_sandbox_admission_grant" => upsert_grant,
+    "box_revoke_sandbox_admission_grant" => revoke_grant,
 };
 
 pub(super) fn find(dialect: Dialect, name: &str) -> Option<Action> {
@@ -132,30 +143,32 @@ async fn init(call: Call<'_>) -> Outcome {
     Ok(Answer::Initialized { initialized: true })
 }
 
-async fn get_backend_info(call: Call<'_>) -> Outcome {
-    Ok(Answer::Backend(call.runtime.backend_status().await))
-}
-
 async fn status(call: Call<'_>) -> Outcome {
     match call.placement {
         Some(placement) => Ok(tenant_actions::status(&call, placement).await),
-        None => Ok(Answer::Status(call.runtime.status().await)),
+        None => {
+            let mut status = call.runtime.status().await;
+            status.backend.name = status.backend.name.map(|name| call.runtime.reported_backend(name));
+            Ok(Answer::Status(status))
+        }
     }
 }
 
 async fn exec(call: Call<'_>) -> Outcome {
-    let spec = call.spec()?;
+    let spec = call.spec().await?;
     if spec.cmd.is_empty() {
         return Err(ActionError::invalid("cmd must not be empty"));
     }
     let outcome = call.runtime.exec(&spec, OnTimeout::EndSession).await?;
     let mut shown = output::present(&outcome, spec.timeout_sec);
     shown.session_id = call.logical(shown.session_id);
+    shown.backend_name = call.runtime.reported_backend(shown.backend_name);
     Ok(Answer::Exec(shown))
 }
 
 async fn create_session(call: Call<'_>) -> Outcome {
-    let view = call.runtime.create_session(&call.spec()?, SessionOptions::default()).await?;
+    let view = call.runtime.create_session(&call.spec().await?, SessionOptions::default()).await?;
+    let view = call.reported(view);
     if let Some(placement) = call.placement {
         return Ok(Answer::TenantSession(Box::new(TenantSession::brief(placement, view))));
     }
@@ -163,7 +176,7 @@ async fn create_session(call: Call<'_>) -> Outcome {
 }
 
 async fn get_session(call: Call<'_>) -> Outcome {
-    let view = call.runtime.session(&call.session()?)?;
+    let view = call.reported(call.runtime.session(&call.session()?)?);
     if let Some(placement) = call.placement {
         return Ok(Answer::TenantSession(Box::new(TenantSession::full(placement, view))));
     }
@@ -172,11 +185,11 @@ async fn get_session(call: Call<'_>) -> Outcome {
 
 async fn get_sessions(call: Call<'_>) -> Outcome {
     if let Some(placement) = call.placement {
-        let views = call.runtime.sessions_of(placement).into_iter();
+        let views = call.runtime.sessions_of(placement).into_iter().map(|view| call.reported(view));
         let sessions = views.map(|view| TenantSession::brief(placement, view)).collect();
         return Ok(Answer::TenantSessions { sessions });
     }
-    let views = call.runtime.sessions().into_iter();
+    let views = call.runtime.sessions().into_iter().map(|view| call.reported(view));
     let sessions = views.map(|view| view.info).filter(|info| owner(&info.session_id).is_none()).collect();
     Ok(Answer::Sessions { sessions })
 }
@@ -188,6 +201,9 @@ async fn delete_session(call: Call<'_>) -> Outcome {
 
 async fn start_managed_process(call: Call<'_>) -> Outcome {
     let id = call.session()?;
+    if let Some(placement) = call.placement {
+        call.runtime.check_granted_process(placement)?;
+    }
     let spec = call.data.get("spec").ok_or(ActionError::MissingKey { key: "spec" })?;
     let spec = ProcessSpec::from_json(spec)?;
     Ok(call.process(call.runtime.start_process(&id, &spec).await?))

@@ -4,14 +4,16 @@ use std::error::Error;
 
 use sandcrate_protocol::rpc::{BadContext, Response, SeqId};
 use sandcrate_protocol::{
-    BackendStatus, ErrorKind, ExecResult, InvalidSpec, ProcessInfo, RuntimeStatus, SessionDetails,
-    SessionInfo, wire_message, without_class_marks,
+    ErrorKind, ExecResult, InvalidSpec, ProcessInfo, RuntimeStatus, SessionDetails, SessionInfo,
+    wire_message, without_class_marks,
 };
-use sandcrate_runtime::{Placement, RuntimeError};
+use sandcrate_runtime::{Placement, Readiness, RuntimeError};
 use sandcrate_skills::{Candidate, Listing, Skill, SkillError};
 use serde::Serialize;
 
+use super::admission_actions::{BackendInfo, Granted};
 use super::tenant_actions::{Storage, TenantSession, TenantStatus};
+use crate::tenancy::FenceError;
 
 /// The result of an action.
 #[derive(Debug, Serialize)]
@@ -19,7 +21,8 @@ use super::tenant_actions::{Storage, TenantSession, TenantStatus};
 pub(crate) enum Answer {
     Empty {},
     Initialized { initialized: bool },
-    Backend(BackendStatus),
+    Backend(Box<BackendInfo>),
+    Readiness(Box<Readiness>),
     Status(RuntimeStatus),
     Exec(ExecResult),
     Session(Box<SessionDetails>),
@@ -38,6 +41,8 @@ pub(crate) enum Answer {
     TenantSession(Box<TenantSession>),
     TenantSessions { sessions: Vec<TenantSession> },
     Storage(Box<Storage>),
+    Granted(Granted),
+    Revoked { revoked: bool, workspace_uuid: String, entitlement_revision: u64 },
     SharedWorkspace { marker_name: String, sha256: String, size: usize },
     Cancelled { cancelled: bool },
 }
@@ -73,13 +78,25 @@ pub(super) enum ActionError {
     Permission(&'static str),
     #[error(transparent)]
     Context(BadContext),
-    #[error("Sandbox admission enforcement is not enabled")]
-    NotEnforced,
+    /// The first dialect where grants are required.
+    #[error("this runtime holds workspaces to admission grants, which LangBot has since 4.10.7")]
+    WithoutGrants,
     #[error("the action was cancelled")]
     Cancelled,
     /// In the words of Python's base64.
     #[error("Incorrect padding")]
     Padding,
+}
+
+impl From<FenceError> for ActionError {
+    fn from(error: FenceError) -> Self {
+        match error {
+            FenceError::Stale => Self::Permission("Stale Box placement generation"),
+            FenceError::Full { limit } => {
+                Self::Runtime(RuntimeError::CapacityReached { what: "workspace", limit })
+            }
+        }
+    }
 }
 
 impl ActionError {
@@ -100,7 +117,7 @@ impl ActionError {
             Self::Runtime(RuntimeError::Invalid { field, .. }) if field.starts_with("box.limits") => {
                 return format!("ValueError: {self}");
             }
-            Self::NotEnforced => ErrorKind::Admission,
+            Self::WithoutGrants => ErrorKind::Admission,
             Self::Skill(error) => error.kind(),
             Self::Spec(error) => error.kind(),
             Self::Runtime(error) => error.kind(),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandcrate_protocol::framing::MAX_MESSAGE_BYTES;
 use sandcrate_protocol::rpc::{BadFrame, Context, Frame, Request, Response};
-use sandcrate_runtime::RuntimeError;
+use sandcrate_runtime::Admitted;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::actions::{self, Call};
 use super::answer::{self, ActionError, Answer};
 use super::dialect::{self, Dialect, is_brief};
-use crate::tenancy::{Entered, FenceError};
+use crate::tenancy::FenceError;
 use crate::{App, Identity};
 
 /// A reply that waits to be written.
@@ -184,13 +184,19 @@ async fn run(
 ) -> Reply {
     let begin = tokio::time::Instant::now();
     let placement = context.as_ref().map(dialect::placement);
-    let call =
-        Call { runtime: &app.runtime, identity, data: &request.data, dialect, placement: placement.as_ref() };
+    let (runtime, data) = (&app.runtime, &request.data);
+    let call = Call { app, runtime, identity, data, dialect, placement: placement.as_ref() };
+    let granted = dialect::needs_grant(&request.action) && app.runtime.admission_policy().is_some();
     let result = match context {
         Some(context) if dialect::is_fenced(&request.action) => {
             let listed = Listed::new(running, &request, context);
-            fenced(app, action, call, &listed.end).await
+            tokio::select! {
+                biased;
+                () = listed.end.cancelled() => Err(ActionError::Cancelled),
+                result = admitted(app, action, call, granted) => result,
+            }
         }
+        _ if granted => Err(ActionError::WithoutGrants),
         _ => action(call).await,
     };
     let mut reply = answer::reply(request.seq_id, result);
@@ -202,25 +208,29 @@ async fn run(
     reply
 }
 
-/// A call for one workspace: of its newest generation, and answered when a newer one comes or the caller gives up.
-async fn fenced(
+/// A call for one workspace: where grants are required, one that has a grant, for as long as that lasts.
+async fn admitted(
     app: &App,
     action: actions::Action,
     call: Call<'_>,
-    end: &CancellationToken,
+    granted: bool,
 ) -> Result<Answer, ActionError> {
-    const STALE: ActionError = ActionError::Permission("Stale Box placement generation");
-    let Some(placement) = call.placement else { return action(call).await };
-    let entered: Entered = app.tenancy.fence.enter(app, placement).await.map_err(|error| match error {
-        FenceError::Stale => STALE,
-        FenceError::Full { limit } => {
-            ActionError::Runtime(RuntimeError::CapacityReached { what: "workspace", limit })
-        }
-    })?;
+    let Some(placement) = call.placement.filter(|_| granted) else { return fenced(app, action, call).await };
+    let admitted = app.runtime.admit(placement).await?;
     tokio::select! {
         biased;
-        () = entered.over() => Err(STALE),
-        () = end.cancelled() => Err(ActionError::Cancelled),
+        () = admitted.over() => Err(Admitted::ended().into()),
+        result = fenced(app, action, call) => result,
+    }
+}
+
+/// A call for one workspace: of its newest generation, and answered when a newer one comes.
+async fn fenced(app: &App, action: actions::Action, call: Call<'_>) -> Result<Answer, ActionError> {
+    let Some(placement) = call.placement else { return action(call).await };
+    let entered = app.tenancy.fence.enter(app, placement).await?;
+    tokio::select! {
+        biased;
+        () = entered.over() => Err(FenceError::Stale.into()),
         result = action(call) => result,
     }
 }

@@ -54,6 +54,22 @@ pub(super) fn is_fenced(action: &str) -> bool {
     !CONTROL.contains(&action)
 }
 
+/// Whether a call is for a workspace's sessions, and so needs a grant where those are required.
+pub(super) fn needs_grant(action: &str) -> bool {
+    matches!(
+        action,
+        "box_status"
+            | "box_exec"
+            | "box_create_session"
+            | "box_get_session"
+            | "box_get_sessions"
+            | "box_delete_session"
+            | "box_start_managed_process"
+            | "box_get_managed_process"
+            | "box_stop_managed_process"
+    )
+}
+
 pub(super) fn placement(context: &Context) -> Placement {
     Placement::new(&context.instance_uuid, &context.workspace_uuid, context.placement_generation)
 }

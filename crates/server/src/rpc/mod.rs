@@ -4,6 +4,7 @@
 //! [`stdio`] carry them, [`answer`] and [`output`] shape what goes back.
 
 mod actions;
+mod admission_actions;
 mod answer;
 mod desk;
 mod dialect;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use sandcrate_protocol::{BackendStatus, DEFAULT_PROCESS_ID, ProcessInfo, SessionInfo};
+use sandcrate_protocol::{DEFAULT_PROCESS_ID, ProcessInfo, SessionInfo};
 use sandcrate_runtime::{BoxLimits, Capacity, Placement, SessionView, StorageAnalysis};
 use serde::Serialize;
 
 use super::actions::{Call, Outcome};
+use super::admission_actions::BackendInfo;
 use super::answer::{ActionError, Answer};
 
 /// A session as hosts since 4.10.7 see it. Fields in the order of the wire.
@@ -43,7 +44,7 @@ impl TenantSession {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct TenantStatus {
-    backend: BackendStatus,
+    backend: BackendInfo,
     active_sessions: usize,
     managed_processes: usize,
     session_ttl_sec: u64,
@@ -52,7 +53,7 @@ pub(crate) struct TenantStatus {
 }
 
 pub(super) async fn status(call: &Call<'_>, placement: &Placement) -> Answer {
-    let backend = call.runtime.backend_status().await;
+    let backend = BackendInfo::of(call.runtime).await;
     let sandcrate_runtime::TenantStatus { active_sessions, managed_processes, limits, capacity } =
         call.runtime.tenant_status(placement);
     let session_ttl_sec = call.runtime.config().session_ttl.as_secs();
@@ -79,9 +80,4 @@ pub(super) async fn verify_shared_workspace(call: Call<'_>) -> Outcome {
     let marker_name = marker.as_str().unwrap_or_default().to_owned();
     let probe = call.runtime.probe_shared_workspace(&marker_name).await?;
     Ok(Answer::SharedWorkspace { marker_name, sha256: probe.sha256, size: probe.size })
-}
-
-/// Workspaces are not held to grants here; a host that asks for it in `box_init` is refused there.
-pub(super) async fn admission_grant(_: Call<'_>) -> Outcome {
-    Err(ActionError::NotEnforced)
 }

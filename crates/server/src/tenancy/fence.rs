@@ -105,6 +105,12 @@ impl Fence {
         Ok((reign, counted, Some(before)))
     }
 
+    /// Whether a newer generation than this is known.
+    pub(crate) fn is_past(&self, placement: &Placement) -> bool {
+        let reigns = self.reigns();
+        reigns.get(placement.workspace()).is_some_and(|reign| reign.generation > placement.generation())
+    }
+
     /// Whether an action has made exactly this generation the newest.
     pub(crate) fn is_current(&self, placement: &Placement) -> bool {
         let reigns = self.reigns();

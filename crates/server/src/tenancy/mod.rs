@@ -12,7 +12,7 @@ use sandcrate_runtime::Placement;
 
 use crate::{Refusal, ServerConfig};
 
-pub(crate) use fence::{Entered, Fence, FenceError};
+pub(crate) use fence::{Fence, FenceError};
 pub use instance::InstanceId;
 
 /// Sent with every handshake of the newer dialects, and only there.

@@ -40,9 +40,14 @@ impl Server {
     }
 
     pub(crate) async fn with(config: ServerConfig) -> Self {
+        Self::with_runtime(config, |_| {}).await
+    }
+
+    pub(crate) async fn with_runtime(config: ServerConfig, change: impl FnOnce(&mut RuntimeConfig)) -> Self {
         let state = tempfile::tempdir().unwrap();
         let backend = Arc::new(FakeBackend::new(play));
-        let runtime_config = RuntimeConfig::new(state.path().join("state"));
+        let mut runtime_config = RuntimeConfig::new(state.path().join("state"));
+        change(&mut runtime_config);
         let runtime = Runtime::open(runtime_config, vec![backend.clone()]).await.unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = tcp.local_addr().unwrap();
