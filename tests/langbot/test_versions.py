@@ -4,6 +4,7 @@ Run once for each version of langbot-plugin that run.sh names; what a version do
 """
 
 import asyncio
+import datetime
 import hashlib
 import importlib.metadata
 import io
@@ -211,6 +212,69 @@ async def test_limits_of_the_host(host):
     await client.create_session(BoxSpec(session_id="a"), **context("w1"))
     with pytest.raises(errors.BoxCapacityExceededError, match=r"capacity reached \(1\)"):
         await client.create_session(BoxSpec(session_id="b"), **context("w2"))
+
+
+CHECKS = [
+    "configuration", "required_backend", "workspace_mount", "backend_available", "cgroup_v2", "namespace_isolation",
+    "mount_isolation", "network_isolation", "hard_workspace_quota", "hard_read_only_mount_quota",
+    "bounded_ephemeral_storage", "inode_quota", "session_cap", "managed_process_cap",
+]
+
+
+def grant(revision, generation=1, seconds=200):
+    from langbot_plugin.box.models import SandboxAdmissionGrant
+
+    expires_at = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+    return SandboxAdmissionGrant(
+        instance_uuid=INSTANCE, workspace_uuid="w1", execution_generation=generation,
+        entitlement_revision=revision, expires_at=expires_at, max_sessions=1, max_managed_processes=0,
+    )
+
+
+@tenants_only
+@pytest.mark.parametrize("reported", [None, "nsjail"])
+async def test_grants(open_host, tmp_path, reported):
+    """Sessions are had where the machine holds what is promised, and refused with the name of the check elsewhere."""
+    from langbot_plugin.box.models import SandboxAdmissionRevocation
+
+    env = {"SANDCRATE__RUNTIME__BACKEND": "native"}
+    host = await open_host(env=env | ({"SANDCRATE__LANGBOT__REPORT_BACKEND_AS": reported} if reported else {}))
+    client, who = host.client, context()
+    policy = {"required": True, "workspace_quota_mb": 16}
+    await client.init({"local": {"host_root": str(tmp_path / "data")}, "admission": policy})
+    info = await client.get_backend_info()
+    readiness = info["readiness"]
+    assert list(readiness["checks"]) == CHECKS
+    failed = [name for name, holds in readiness["checks"].items() if not holds]
+    assert info["name"] == (reported or "native")
+    assert (info["available"], readiness["ready"]) == ((not failed),) * 2
+    if reported:
+        assert sorted(readiness["backend"]["details"]) == sorted(failed), "each says why"
+        assert not {"namespace_isolation", "mount_isolation", "network_isolation"} & set(failed), readiness
+    else:
+        assert "required_backend" in failed and "report_backend_as" in readiness["error"]
+    receipt = await client.upsert_sandbox_admission_grant(grant(1))
+    assert (receipt["installed"], receipt["workspace_uuid"]) == (True, "w1")
+    spec = BoxSpec(session_id="global", cmd="echo hi", memory_mb=4096)
+    if failed:
+        with pytest.raises(errors.BoxReadinessError, match=f"failed checks: {', '.join(failed)}"):
+            await client.execute(spec, **who)
+    else:
+        done = await client.execute(spec, **who)
+        assert (done.session_id, done.backend_name, done.stdout) == ("global", "nsjail", "hi")
+        [session] = await client.get_sessions(**who)
+        assert session["memory_mb"] == 512, "the policy's"
+        with pytest.raises(errors.BoxAdmissionError, match="does not permit managed processes"):
+            await client.start_managed_process("global", BoxManagedProcessSpec(command="cat"), **who)
+    with pytest.raises(errors.BoxAdmissionError, match="lifetime exceeds the configured maximum"):
+        await client.upsert_sandbox_admission_grant(grant(2, seconds=400))
+    revocation = SandboxAdmissionRevocation(instance_uuid=INSTANCE, workspace_uuid="w1", entitlement_revision=3)
+    assert (await client.revoke_sandbox_admission_grant(revocation))["revoked"] is True
+    with pytest.raises(errors.BoxAdmissionError, match="revision was revoked"):
+        await client.upsert_sandbox_admission_grant(grant(3))
+    if not failed:
+        with pytest.raises(errors.BoxAdmissionError, match="grant is missing"):
+            await client.execute(spec, **who)
 
 
 @pytest.mark.skipif(not SKILLS, reason="this version keeps skills in the host")

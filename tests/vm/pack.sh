@@ -7,6 +7,7 @@
 #   jail-unit     the unit tests of `jail`, some of them on the real cgroup tree
 #   sandcrate     the binary
 #   probe         the attack program, static
+#   admission.py  a LangBot that holds its workspaces to grants
 #
 # The programs are those of `cargo test --workspace`, feature for feature, so
 # that neither builds anything for the other a second time. The guest is a
@@ -49,6 +50,7 @@ main() {
     place "$sandcrate" sandcrate
     place "$target/probe/debug/probe" probe
     install -m 755 "$here/guest/run-tests" "$out/run-tests"
+    install -m 644 "$here/guest/admission.py" "$out/admission.py"
 }
 
 if (($# != 1)); then

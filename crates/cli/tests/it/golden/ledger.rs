@@ -32,7 +32,7 @@ macro_rules! fixtures {
 }
 
 /// Built in: an ordinary user who runs the tests may not see the repository.
-const FIXTURES: [(&str, &str); 14] = fixtures!(
+const FIXTURES: [(&str, &str); 15] = fixtures!(
     "deviations.toml",
     "rpc-ws-core.jsonl",
     "rpc-ws-framing.jsonl",
@@ -46,7 +46,8 @@ const FIXTURES: [(&str, &str); 14] = fixtures!(
     "skills.jsonl",
     "skills-security.jsonl",
     "current-ws.jsonl",
-    "current-host.jsonl"
+    "current-host.jsonl",
+    "current-admission.jsonl"
 );
 
 fn fixture(name: &str) -> &'static str {
