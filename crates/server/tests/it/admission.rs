@@ -289,17 +289,19 @@ async fn what_is_required_stays_required_and_is_for_nobody_else() {
     // A configuration without the section leaves it as it is.
     host.rpc.ok("box_init", json!({})).await;
     host.ok(1, "box_exec", exec("echo")).await;
-    for (section, error) in [
-        (json!({"required": false}), "cannot be disabled without restarting"),
-        (json!(null), "cannot be disabled without restarting"),
-        (json!({"required": true, "bogus": 1}), "Extra inputs are not permitted"),
+    // One that cannot be read has no quota either.
+    let unread = ["configuration", "hard_workspace_quota", "inode_quota"];
+    for (section, error, checks) in [
+        (json!({"required": false}), "cannot be disabled without restarting", &unread[..1]),
+        (json!(null), "cannot be disabled without restarting", &unread[..1]),
+        (json!({"required": true, "bogus": 1}), "Extra inputs are not permitted", &unread[..]),
     ] {
         host.init(section).await;
         let info = host.rpc.ok("box_get_backend_info", json!({})).await;
-        assert_eq!(failed(&info["readiness"]), ["configuration"]);
+        assert_eq!(failed(&info["readiness"]), checks);
         assert!(info["readiness"]["error"].as_str().unwrap().contains(error), "{info}");
         let refused = host.err(1, "box_exec", exec("echo")).await;
-        assert!(refused.ends_with("(failed checks: configuration)"), "{refused}");
+        assert!(refused.ends_with(&format!("(failed checks: {})", checks.join(", "))), "{refused}");
         let refused = host.rpc.err(GRANT, grant(2, 1, 100)).await;
         assert!(
             refused.starts_with("BoxReadinessError: Invalid sandbox admission configuration"),
