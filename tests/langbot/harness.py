@@ -255,6 +255,10 @@ def processes_with(text: str) -> list[int]:
     return found
 
 
+def program_of(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/exe")
+
+
 async def gone(text: str) -> None:
     async def ask():
         return processes_with(text)

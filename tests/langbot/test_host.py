@@ -7,15 +7,13 @@ import logging
 import os
 import pathlib
 import shutil
-import stat
-import sys
 import tempfile
 import types
 
 import pytest
 import websockets
 import yaml
-from harness import BIN, MIB, PATIENCE, eventually, free_port, mark, processes_with
+from harness import BIN, MIB, PATIENCE, eventually, free_port, mark, processes_with, program_of
 from langbot.pkg.box.service import BoxService
 from langbot.pkg.utils import platform
 from langbot_plugin.box.errors import (
@@ -225,15 +223,9 @@ async def test_a_host_that_starts_first_finds_the_server_later(service, serve):
 
 @ANYWHERE
 async def test_the_host_launches_us_over_stdio(host_cwd, tmp_path, monkeypatch):
-    """The connector starts `<python> -m langbot_plugin.cli.__init__ box -s --ws-control-port N`; here that python is a
-    script that becomes our binary with the same arguments, as a site would install us."""
-    shim = tmp_path / "python"
-    shim.write_text(
-        '#!/bin/sh\n[ "$1 $2 $3" = "-m langbot_plugin.cli.__init__ box" ] || exit 64\nshift 2\n'
-        f'SANDCRATE_STATE_DIR="{tmp_path}/state" exec "{BIN}" "$@"\n'
-    )
-    shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(sys, "executable", str(shim))
+    """The connector starts `<python> -m langbot_plugin.cli.__init__ box -s --ws-control-port N`, with its own Python and
+    with `sandcrate-langbot` installed there."""
+    monkeypatch.setenv("SANDCRATE_STATE_DIR", str(tmp_path / "state"))
     # The connector takes a container's host for one that has its runtime in another container.
     monkeypatch.setattr(platform, "get_platform", lambda: "linux")
     host = BoxService(application(shipped_box_section()))
@@ -243,6 +235,7 @@ async def test_the_host_launches_us_over_stdio(host_cwd, tmp_path, monkeypatch):
     await host.initialize()
     try:
         assert host.available and host.shares_filesystem_with_box, host._connector_error
+        assert program_of(connector._subprocess.pid) == os.path.realpath(BIN)
         result = await host.execute_tool({"command": "echo by stdio > f; cat f"}, query())
         assert (result["ok"], result["stdout"]) == (True, "by stdio")
         assert (host_cwd / "data/box/default/f").read_text() == "by stdio\n"
