@@ -68,9 +68,15 @@ impl MountPolicy {
     }
 
     fn root_of(&self, resolved: &Path) -> Option<PathBuf> {
-        let roots = self.roots.iter().flatten();
-        let mut real = roots.filter_map(|root| root.canonicalize().ok());
-        real.find(|root| resolved.starts_with(root))
+        let real = self.roots.iter().flatten().filter_map(|root| resolve(root).ok());
+        let (mut root, exists) = real.into_iter().find(|(root, _)| resolved.starts_with(root))?;
+        if !exists {
+            // A host that has just been set up: its root is made with what is below it, in what is there.
+            while !root.is_dir() {
+                root = root.parent()?.to_owned();
+            }
+        }
+        Some(root)
     }
 
     fn outside(&self) -> String {
@@ -122,6 +128,21 @@ mod tests {
     fn refusal(policy: &MountPolicy, path: &Path) -> String {
         let admitted = policy.admit(path.to_str().unwrap(), "/workspace", MountMode::Rw, None);
         admitted.expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn a_root_that_is_not_there_yet_is_made_with_what_is_mounted_below_it() {
+        let place = tempfile::tempdir().unwrap();
+        let real = place.path().canonicalize().unwrap();
+        let policy = policy(&place.path().join("data/box"));
+        let below = place.path().join("data/box/default/w");
+        let mount = policy.admit(below.to_str().unwrap(), "/workspace", MountMode::Rw, None).unwrap().unwrap();
+        assert_eq!((mount.source, mount.create), (real.join("data/box/default/w"), true));
+        assert_eq!(mount.within, Some(real));
+        assert!(refusal(&policy, &place.path().join("data/other")).contains("outside the allowed mount roots"));
+        assert!(refusal(&policy, &place.path().join("data")).contains("outside the allowed mount roots"));
+        let read_only = policy.admit(below.to_str().unwrap(), "/workspace", MountMode::Ro, None);
+        assert!(read_only.unwrap_err().to_string().contains("does not exist"));
     }
 
     #[test]
