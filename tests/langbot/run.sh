@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Proves the wire with LangBot's own code, unmodified, against our server: its Box client 0.4.2 and its host 4.10.1, and
-# a client of each later dialect; with native boxes and then, the first of them, with those of container engines.
+# Proves the wire with LangBot's own code, unmodified, against our server: its Box client 0.4.2, its hosts 4.10.1 and
+# 4.11.2, and a client of each later dialect; with native boxes and then, the first of them, with those of container engines.
 #
 #   run.sh BIN [pytest arguments]
 #
@@ -51,6 +51,7 @@ cd "$work"
 shim=$(shim)
 client=$(environment "$here/requirements-0.4.2.txt" "$shim")
 host=$(environment "$here/requirements-host-4.10.1.txt" "$shim")
+newer_host=$(environment "$here/requirements-host-4.11.2.txt" "$shim")
 failed=0
 pytest() {
     local python=$1
@@ -63,6 +64,7 @@ pytest() {
 export PYTHONDONTWRITEBYTECODE=1
 pytest "$client" "$here" --ignore-glob "$here/test_host*.py" --ignore "$here/test_versions.py" "$@"
 pytest "$host" "$here/test_host.py" "$@"
+pytest "$newer_host" "$here/test_host_4_11.py" "$@"
 for version in 0.4.13 0.5.8 0.7.11 0.7.18; do
     pytest "$(environment "$here/requirements-newer.txt" "langbot-plugin==$version")" "$here/test_versions.py" "$@"
 done
