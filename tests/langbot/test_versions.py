@@ -13,7 +13,7 @@ import zipfile
 
 import pytest
 import websockets
-from harness import PATIENCE, Connection, Stdio, WebSocketClientController
+from harness import PATIENCE, Connection, Stdio, WebSocketClientController, eventually
 from langbot_plugin.box import errors
 from langbot_plugin.box.models import BoxManagedProcessSpec, BoxSpec
 
@@ -203,6 +203,30 @@ async def test_whoever_does_not_belong_here_is_refused(open_host, serve):
             async with host.relay_of("s", "p", **changed):
                 pass
         assert refused.value.response.status_code == 401, changed
+
+
+@pytest.mark.skipif(VERSION < (0, 4, 12), reason="this version bounds no single process")
+async def test_memory_of_one_process(host):
+    client, who = host.client, context()
+    await client.create_session(BoxSpec(session_id="s", memory_mb=256), **who)
+    eat = "head -c 120000000 /dev/zero | tail | wc -c >&2"
+
+    async def ended(process_id, **fields):
+        spec = BoxManagedProcessSpec(process_id=process_id, command="sh", args=["-c", eat], **fields)
+        await client.start_managed_process("s", spec, **who)
+        return await eventually(
+            f"process {process_id} to exit",
+            lambda: client.get_managed_process("s", process_id, **who),
+            lambda info: info.status.value == "exited",
+        )
+
+    assert (await ended("plain")).stderr_preview.endswith("120000000"), "the session's bound alone"
+    bounded = await ended("bounded", memory_mb=48)
+    assert "120000000" not in bounded.stderr_preview, bounded
+    alive = await client.execute(BoxSpec(session_id="s", cmd=eat, memory_mb=256), **who)
+    assert alive.stderr == "120000000", "and its neighbours are not bounded by it"
+    with pytest.raises(errors.BoxValidationError, match="memory_mb"):
+        await ended("negative", memory_mb=-1)
 
 
 @tenants_only

@@ -11,8 +11,9 @@ use std::time::Duration;
 use sandcrate_backend::BackendError;
 use sandcrate_driver::{AsyncChannel, lock, step_failed};
 use sandcrate_image::HeldImage;
-use sandcrate_jail::message::{FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
-use sandcrate_jail::{NetworkMode, compile_policy, spawn_launcher};
+use sandcrate_jail::cgroup::Confined;
+use sandcrate_jail::message::{ConfineReply, FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
+use sandcrate_jail::{Channel, NetworkMode, compile_policy, spawn_launcher};
 use sandcrate_protocol::Enforcement;
 use tokio::sync::{OnceCell, mpsc, watch};
 
@@ -24,6 +25,9 @@ const REPLIES_PER_BOX: usize = 4;
 
 /// To end boxes and remove their cgroups; a launcher that needs longer goes on without being watched.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// For a few files of a cgroup; the launcher may be making boxes meanwhile.
+const CONFINE_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
 enum State {
@@ -135,6 +139,25 @@ impl Launcher {
 
     pub(crate) async fn freeze(&self, box_id: u64, frozen: bool) -> Result<(), BackendError> {
         self.request(&LauncherRequest::Freeze { box_id, frozen }, &[]).await
+    }
+
+    /// Prepares a bound of memory for one command of the box.
+    pub(crate) async fn confine(&self, box_id: u64, memory_bytes: u64) -> Result<Confined, BackendError> {
+        let failed = |error| BackendError::failed("bounding a command's memory", error);
+        let (ours, theirs) = Channel::pair().map_err(failed)?;
+        let ours = AsyncChannel::new(ours).map_err(failed)?;
+        self.request(&LauncherRequest::Confine { box_id, memory_bytes }, &[theirs.as_fd()]).await?;
+        // Its own is the only one now: a launcher that ends is noticed.
+        drop(theirs);
+        let reply = tokio::time::timeout(CONFINE_LIMIT, ours.recv::<ConfineReply>()).await;
+        match reply.map_err(|late| failed(late.into()))?.map_err(failed)? {
+            Some((Ok(()), fds)) => {
+                let mut fds = fds.into_iter();
+                Ok(Confined { tasks: fds.next(), usage: fds.next() })
+            }
+            Some((Err(failure), _)) => Err(BackendError::no_process_memory(failure.step)),
+            None => Err(unavailable("the launcher ended")),
+        }
     }
 
     /// Ends the launcher and waits until it is gone.

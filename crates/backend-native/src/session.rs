@@ -58,6 +58,10 @@ impl LiveBox for Session {
         let _ = self.launcher.freeze(self.box_id, frozen).await;
     }
 
+    async fn confine(&self, memory_bytes: u64) -> Result<cgroup::Confined, BackendError> {
+        self.launcher.confine(self.box_id, memory_bytes).await
+    }
+
     fn ended_error(&self) -> BackendError {
         BackendError::SessionEnded { session: self.id().clone(), why: "its box is gone".to_owned() }
     }

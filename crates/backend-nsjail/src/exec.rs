@@ -37,7 +37,8 @@ pub(crate) async fn exec(session: &Arc<Session>, request: ExecRequest) -> Result
     let script = command.script.is_some();
     let (execution, ends) = Execution::channel(stdin_mode);
     let program = request.program();
-    let meter = Meter::start(&session.fittings.usage);
+    let confined = request.memory_bytes.map(|bytes| session.confine(bytes)).transpose()?.unwrap_or_default();
+    let meter = Meter::start(&session.fittings.usage).bounded(request.memory_bytes, confined.usage);
     let started = Instant::now();
     let task = session.next_task();
     let (theirs, streams) = if request.pty.is_some() {
@@ -49,14 +50,16 @@ pub(crate) async fn exec(session: &Arc<Session>, request: ExecRequest) -> Result
     };
     let fds = theirs.as_ref().map(Pipes::fds);
     let fds = fds.as_ref().map_or(&[][..], |fds| &fds[..]);
-    let run = Run::start(session, task, StageTask::Command(command), fds).await?;
+    let memory = request.memory_bytes.map(|bytes| (bytes, confined.tasks));
+    let run = Run::start_bounded(session, task, StageTask::Command(command), fds, memory).await?;
     let driver = Driver {
         session: Arc::clone(session),
         script: script.then(|| script_path(task)),
         run,
         ends,
         program,
-        deadline: request.timeout.map(|limit| started + limit),
+        // One beyond the clock never comes.
+        deadline: request.timeout.and_then(|limit| started.checked_add(limit)),
         started,
         meter,
     };

@@ -55,6 +55,17 @@ impl Run {
         task: StageTask,
         fds: &[std::os::fd::BorrowedFd<'_>],
     ) -> Result<Self, BackendError> {
+        Self::start_bounded(session, id, task, fds, None).await
+    }
+
+    /// The same with a bound of memory, which was prepared for it: the bytes, and the file by which it is joined on v1.
+    pub(crate) async fn start_bounded(
+        session: &Session,
+        id: u32,
+        task: StageTask,
+        fds: &[std::os::fd::BorrowedFd<'_>],
+        memory: Option<(u64, Option<OwnedFd>)>,
+    ) -> Result<Self, BackendError> {
         if !session.is_alive() {
             return Err(session.ended_error());
         }
@@ -66,10 +77,17 @@ impl Run {
         // It waits in the socket until nsjail has come so far.
         stage.send(&order, fds).await.map_err(failed)?;
         let cgroup = session.command_cgroup(id)?;
+        let memory_tasks = match (memory, &cgroup) {
+            (Some((bytes, None)), Some(cgroup)) => cgroup.limit_memory(bytes).map(|()| None),
+            (Some((_, None)), None) => Err(io::ErrorKind::Unsupported.into()),
+            (memory, _) => Ok(memory.and_then(|(_, tasks)| tasks)),
+        };
         let run = || -> io::Result<_> {
             let (runner, child) = spawn_role(&session.tools, RUNNER)?;
-            let tasks =
+            let mut tasks =
                 session.ground.cgroup.as_ref().map_or_else(|| Ok(Vec::new()), BoxCgroup::v1_task_files)?;
+            // Behind the box's own, which it leaves again for this one below it.
+            tasks.extend(memory_tasks?);
             Ok((runner, child, tasks))
         };
         let (runner, child, tasks) = match run() {

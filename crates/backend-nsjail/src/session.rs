@@ -10,7 +10,7 @@ use std::time::Duration;
 use sandcrate_backend::{BackendError, SessionId};
 use sandcrate_driver::pieces::MAX_DRAINS;
 use sandcrate_driver::{AsyncChannel, Fittings, lock};
-use sandcrate_jail::cgroup::{BoxCgroup, CommandCgroup};
+use sandcrate_jail::cgroup::{BoxCgroup, CommandCgroup, Confined};
 use tokio::process::Child;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -139,6 +139,13 @@ impl Session {
         let Some(run) = self.ground.cgroup.as_ref().and_then(BoxCgroup::run_dir) else { return Ok(None) };
         let made = CommandCgroup::create(run, task);
         made.map(Some).map_err(|error| BackendError::failed("making the command's cgroup", error))
+    }
+
+    /// Prepares a bound of memory for one command.
+    pub(crate) fn confine(&self, memory_bytes: u64) -> Result<Confined, BackendError> {
+        let cgroup = self.ground.cgroup.as_ref();
+        let cgroup = cgroup.ok_or_else(|| BackendError::no_process_memory("the box has no cgroup"))?;
+        cgroup.confine(memory_bytes).map_err(|error| BackendError::no_process_memory(error.chain()))
     }
 
     /// A command has ended; what it left in the background may still be in its cgroup.

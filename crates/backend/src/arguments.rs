@@ -139,6 +139,9 @@ impl ExecRequest {
         if let Some(cwd) = &self.cwd {
             check_workdir(cwd)?;
         }
+        if self.memory_bytes == Some(0) {
+            return Err(BackendError::invalid("memory_bytes", "must be greater than zero"));
+        }
         match &self.command {
             Command::Argv(argv) => {
                 check_argv(argv)?;

@@ -69,6 +69,13 @@ impl BackendError {
         Self::Failed { step: step.into(), source }
     }
 
+    /// For a backend, or a machine, that cannot bound one command of a box.
+    pub fn no_process_memory(why: impl std::fmt::Display) -> Self {
+        let why =
+            format!("{why}; leave out memory_mb of the process, that of the session holds for all of it");
+        Self::Unenforceable { control: Control::Memory, why }
+    }
+
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } => ErrorKind::Validation,

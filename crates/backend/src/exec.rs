@@ -49,11 +49,21 @@ pub struct ExecRequest {
     pub pty: Option<PtySize>,
     /// Wall time after which the command's whole tree is killed.
     pub timeout: Option<Duration>,
+    /// What the command and all it starts may use of the session's memory. A backend that cannot hold it refuses.
+    pub memory_bytes: Option<u64>,
 }
 
 impl ExecRequest {
     pub fn new(command: Command) -> Self {
-        Self { command, env: Vec::new(), cwd: None, stdin: StdinMode::Closed, pty: None, timeout: None }
+        Self {
+            command,
+            env: Vec::new(),
+            cwd: None,
+            stdin: StdinMode::Closed,
+            pty: None,
+            timeout: None,
+            memory_bytes: None,
+        }
     }
 
     pub fn shell(script: impl Into<String>) -> Self {
@@ -67,6 +77,12 @@ impl ExecRequest {
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
+        self
+    }
+
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory_bytes = Some(bytes);
         self
     }
 

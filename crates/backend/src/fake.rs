@@ -292,6 +292,9 @@ impl Backend for FakeBackend {
         if request.pty.is_some() && !self.capabilities.pty {
             return Err(self.unsupported("a terminal"));
         }
+        if request.memory_bytes.is_some() {
+            return Err(BackendError::no_process_memory("nothing is bounded here"));
+        }
         let script = (self.choose)(session, &request);
         let stdin = if request.pty.is_some() { StdinMode::Piped } else { request.stdin };
         let (execution, ends) = Execution::channel(stdin);

@@ -3,6 +3,7 @@
 //! Each command has a driver task, owned by its session. Output is pumped by two further futures of that task, so
 //! that a slow consumer never delays a deadline or a kill.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use sandcrate_backend::{
     BackendError, ExecControl, ExecEvent, ExecExit, ExecRequest, Execution, ExecutionEnds, LimitHit,
     StdinMode, Usage,
 };
+use sandcrate_jail::cgroup::Confined;
 use sandcrate_jail::message::{Failure, InitReply, InitRequest, ProcessEnd};
 use sandcrate_protocol::network::{Counters, Denial};
 use tokio::sync::mpsc;
@@ -36,20 +38,27 @@ pub async fn exec<B: LiveBox>(session: &Arc<B>, request: ExecRequest) -> Result<
     accountant::check(&link.fittings.accounted).await?;
     let stdin_mode = if request.pty.is_some() { StdinMode::Piped } else { request.stdin };
     let command = start_command(&link.fittings, &request)?;
+    let memory_bytes = request.memory_bytes;
+    let Confined { tasks, usage } = match memory_bytes {
+        Some(bytes) => session.confine(bytes).await?,
+        None => Confined::default(),
+    };
     let (task, replies) = link.new_task();
     let (execution, ends) = Execution::channel(stdin_mode);
     let program = request.program();
     let listening = link.fittings.network.as_ref().map(|network| network.listen(ends.events.clone()));
-    let meter = Meter::start(&link.fittings.usage);
+    let meter = Meter::start(&link.fittings.usage).bounded(memory_bytes, usage);
     let started = Instant::now();
-    let start = InitRequest::Start { id: task, command };
+    let start = InitRequest::Start { id: task, command, memory_bytes };
+    let tasks = tasks.as_ref().map(AsFd::as_fd);
     let streams = if request.pty.is_some() {
-        request_of(&**session, &start, &[]).await?;
+        request_of(&**session, &start, &Vec::from_iter(tasks)).await?;
         None
     } else {
         let failed = |error| BackendError::failed("making pipes", error);
         let (theirs, ours) = Streams::pipes(link.fittings.host_user, stdin_mode).map_err(failed)?;
-        request_of(&**session, &start, &theirs.fds()).await?;
+        let fds: Vec<_> = theirs.fds().into_iter().chain(tasks).collect();
+        request_of(&**session, &start, &fds).await?;
         Some(ours)
     };
     let driver = Driver {
@@ -58,7 +67,8 @@ pub async fn exec<B: LiveBox>(session: &Arc<B>, request: ExecRequest) -> Result<
         replies,
         ends,
         program,
-        deadline: request.timeout.map(|limit| started + limit),
+        // One beyond the clock never comes.
+        deadline: request.timeout.and_then(|limit| started.checked_add(limit)),
         started,
         meter,
         listening,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sandcrate_backend::{BackendError, Limits, SessionId};
-use sandcrate_jail::cgroup::UsageReader;
+use sandcrate_jail::cgroup::{Confined, UsageReader};
 use sandcrate_jail::message::{Failure, InitReply, InitRequest};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
@@ -36,6 +36,12 @@ pub trait LiveBox: Send + Sync + 'static {
 
     /// Stops or continues all processes of the box, where the backend can.
     fn freeze(&self, frozen: bool) -> impl Future<Output = ()> + Send;
+
+    /// Prepares a bound of memory for one command.
+    fn confine(&self, _memory_bytes: u64) -> impl Future<Output = Result<Confined, BackendError>> + Send {
+        let why = format!("the {} backend has no bound for one process", self.link().fittings.backend);
+        async move { Err(BackendError::no_process_memory(why)) }
+    }
 
     /// The error for whoever still wanted something of a box that is gone.
     fn ended_error(&self) -> BackendError;

@@ -1,5 +1,7 @@
 //! What a command is charged with: the counters of its box, less what they showed before it.
 
+use std::os::fd::OwnedFd;
+
 use sandcrate_backend::{ExitStatus, LimitHit, MemoryScope};
 use sandcrate_jail::cgroup::UsageReader;
 use sandcrate_jail::message::{EndStatus, ProcessEnd};
@@ -13,6 +15,8 @@ pub struct Meter {
     pids_refused: u64,
     /// The peak is the command's own only when it could be reset.
     peak_reset: bool,
+    /// The command's own bound of memory, and what counts its kills where the box does not.
+    bound: Option<(u64, UsageReader)>,
 }
 
 impl Meter {
@@ -21,11 +25,20 @@ impl Meter {
             oom_kills: usage.oom_kills().unwrap_or(0),
             pids_refused: usage.pids_refused().unwrap_or(0),
             peak_reset: usage.reset_peak(),
+            bound: None,
         }
     }
 
+    /// For a command with a bound of its own; `usage` is the directory of its cgroup, as far as it is not the box's.
+    #[must_use]
+    pub fn bounded(mut self, memory_bytes: Option<u64>, usage: Option<OwnedFd>) -> Self {
+        self.bound = memory_bytes.map(|bytes| (bytes, UsageReader::new(usage.into_iter().collect())));
+        self
+    }
+
     pub fn oom_kills(&self, usage: &UsageReader) -> u64 {
-        usage.oom_kills().unwrap_or(0).saturating_sub(self.oom_kills)
+        let own = self.bound.as_ref().and_then(|(_, usage)| usage.oom_kills()).unwrap_or(0);
+        own + usage.oom_kills().unwrap_or(0).saturating_sub(self.oom_kills)
     }
 
     pub fn pids_refused(&self, usage: &UsageReader) -> u64 {
@@ -38,7 +51,8 @@ impl Meter {
         let mut hit = Vec::new();
         let oom_kills = self.oom_kills(usage);
         if oom_kills > 0 {
-            let (limit_bytes, tmpfs_bytes) = (limits.memory_bytes, usage.tmpfs_bytes());
+            let own = self.bound.as_ref().map_or(u64::MAX, |(bytes, _)| *bytes);
+            let (limit_bytes, tmpfs_bytes) = (limits.memory_bytes.min(own), usage.tmpfs_bytes());
             hit.push(LimitHit::Memory { oom_kills, limit_bytes, tmpfs_bytes });
         }
         let refused = self.pids_refused(usage);

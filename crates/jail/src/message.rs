@@ -36,7 +36,14 @@ pub enum LauncherRequest {
     Policy { network: NetworkMode, filters: Filters },
     /// Stop or resume the box's commands; its init goes on.
     Freeze { box_id: u64, frozen: bool },
+    /// Prepare a bound of memory for one command of the box. One descriptor: the end of a channel that gets a
+    /// [`ConfineReply`].
+    Confine { box_id: u64, memory_bytes: u64 },
 }
+
+/// Launcher to whoever asked for a bound. Descriptors: those that [`cgroup::Confined`](crate::cgroup::Confined) has, of
+/// which there are two or none.
+pub type ConfineReply = Result<(), Failure>;
 
 /// Compiled filters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -143,8 +150,9 @@ pub enum InitRequest {
     /// Finish the box. Descriptors as of [`LauncherReply::Furnished`]. A box that was prepared for an isolated
     /// network can have none here.
     Configure { plan: Box<Plan> },
-    /// Run a program. Descriptors: stdin, stdout, stderr; none with a terminal.
-    Start { id: u32, command: StartCommand },
+    /// Run a program. Descriptors: stdin, stdout, stderr; none of these with a terminal. Then, for a program whose memory
+    /// is bounded by a v1 cgroup, the `tasks` file of that.
+    Start { id: u32, command: StartCommand, memory_bytes: Option<u64> },
     /// A signal to the program's process group.
     Signal { id: u32, signal: i32 },
     /// SIGTERM to the program's process group; what it leaves behind when it ends is killed.

@@ -50,6 +50,7 @@ struct Ended {
 pub(crate) fn request(spec: &ProcessSpec) -> ExecRequest {
     let argv = std::iter::once(&spec.command).chain(&spec.args).cloned();
     let mut request = ExecRequest::argv(argv).cwd(spec.cwd.clone()).piped();
+    request.memory_bytes = (spec.memory_mb > 0).then_some(spec.memory_mb << 20);
     request.env = spec.env.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
     request
 }

@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<super::Case> {
         [] a_limit_of_zero_is_refused;
         [Need::Enforced(Control::Memory)] too_much_memory_is_reported_and_the_box_survives,
             a_limit_that_fired_is_not_reported_for_the_next_command,
-            memory_of_all_processes_counts_together;
+            memory_of_all_processes_counts_together, one_command_can_have_less_memory_than_its_box;
         [Need::Enforced(Control::Pids)] too_many_processes_are_reported_and_the_box_survives;
         [Need::Enforced(Control::Tmpfs)] tmp_is_bounded;
         [Need::Enforced(Control::Rlimits)] open_files_are_bounded_and_core_dumps_off;
@@ -80,6 +80,40 @@ async fn memory_of_all_processes_counts_together(bench: &Bench) -> Check {
     let exit = session.sh(&format!("{part} & {part} & {part} & {part} & wait")).await?.exit;
     let hit = exit.limits_hit.iter().any(|hit| matches!(hit, LimitHit::Memory { .. }));
     ensure!(hit, "four times 24 MB under a limit of 64 MiB reports {exit:?}");
+    Ok(())
+}
+
+/// A backend without a bound for one command says so, by the name that callers know it by.
+async fn one_command_can_have_less_memory_than_its_box(bench: &Bench) -> Check {
+    const OWN: u64 = 32 << 20;
+    // Held for a while, so that it is in use at once.
+    const HOLD: &str = "head -c 80000000 /dev/zero | tail | wc -c";
+    let mut spec = bench.spec()?;
+    spec.limits.memory_bytes = 256 << 20;
+    let session = bench.start_spec(spec).await?;
+    ensure_eq!(session.text(HOLD).await?, "80000000", "a command that only the box bounds");
+    let bounded = |script: &str| session.outcome(ExecRequest::shell(script).memory(OWN));
+    let first = match bounded(HOLD).await {
+        Err(error) if matches!(bench.backend.name(), "docker" | "podman") => {
+            return fails("memory_mb", Err::<(), _>(error), ErrorKind::Unenforceable, "memory_mb");
+        }
+        first => first.map_err(|error| format!("a command with a bound of its own: {error}"))?,
+    };
+    for exit in [
+        first.exit,
+        bounded(&format!("({HOLD}) & wait; sh -c '{HOLD}'")).await.map_err(|e| e.to_string())?.exit,
+    ] {
+        let hit = exit
+            .limits_hit
+            .iter()
+            .any(|hit| matches!(hit, LimitHit::Memory { oom_kills, limit_bytes: OWN, .. } if *oom_kills > 0));
+        ensure!(hit, "80 MB under a bound of 32 MiB report {exit:?}");
+    }
+    let small =
+        bounded("head -c 4000000 /dev/zero | tail | wc -c").await.map_err(|error| error.to_string())?;
+    ensure_eq!(small.stdout.trim_ascii_end(), b"4000000", "what fits");
+    ensure!(small.exit.limits_hit.is_empty(), "what fits reports {:?}", small.exit.limits_hit);
+    ensure_eq!(session.text(HOLD).await?, "80000000", "the next command, which only the box bounds");
     Ok(())
 }
 

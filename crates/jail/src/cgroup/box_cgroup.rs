@@ -2,7 +2,7 @@
 //!
 //! On v2 the box's init lives in the box's directory itself and its commands in cgroups below
 //! `run`, which is delegated to init and is what gets frozen. The box's own limits cover both: no
-//! controller is handed further down. Dropping a [`BoxCgroup`] removes nothing.
+//! controller is handed further down, until a command has a bound of its own. Dropping a [`BoxCgroup`] removes nothing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -150,6 +150,14 @@ impl BoxCgroup {
     /// Whether the freeze has taken hold.
     pub fn is_frozen(&self) -> io::Result<bool> {
         self.run_dir().map_or(Ok(false), |run| usage::event(run, "frozen"))
+    }
+
+    pub(super) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub(super) fn run(&self) -> Option<&Dir> {
+        self.run.as_ref()
     }
 
     fn unified(&self) -> Option<&Node> {

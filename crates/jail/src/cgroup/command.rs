@@ -1,6 +1,6 @@
 //! One command's cgroup below a box's `run`, made by the box's init.
 //!
-//! It has no controllers: it is there to kill the command's whole tree, to see when the last of it
+//! It has no controllers, unless the box hands memory down: it is there to kill the command's whole tree, to see when the last of it
 //! is gone, and for its CPU time. Nothing here waits, since the caller is PID 1 of the box; only
 //! killing does, up to a second, on a kernel without `cgroup.kill` (before Linux 5.14).
 
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::AtFlags;
 
 use super::CpuTime;
-use super::dir::{make_dir, open_dir};
+use super::dir::{make_dir, open_dir, write_file};
 use super::kill::kill_all;
 use super::usage::{self, Counter};
 
@@ -46,6 +46,16 @@ impl CommandCgroup {
     /// For `CLONE_INTO_CGROUP`.
     pub fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
+    }
+
+    /// Bounds the memory of the whole tree; only after [`BoxCgroup::confine`](super::BoxCgroup::confine).
+    pub fn limit_memory(&self, bytes: u64) -> io::Result<()> {
+        write_file(self.dir(), "memory.max", &bytes.to_string())?;
+        match write_file(self.dir(), "memory.swap.max", "0") {
+            // A kernel that does not account swap.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
     }
 
     /// Of the whole tree, also of processes that nobody waited for.

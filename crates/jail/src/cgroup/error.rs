@@ -27,6 +27,8 @@ pub enum CgroupError {
     Kill { path: PathBuf, source: io::Error },
     #[error("cgroup `{}` cannot be frozen: that takes cgroup v2", path.display())]
     FreezeUnsupported { path: PathBuf },
+    #[error("no cgroup bounds the memory of the box")]
+    NoMemory,
     #[error("cannot remove cgroup `{}`", path.display())]
     Remove { path: PathBuf, source: io::Error },
     /// A failed creation that could not be undone either.
@@ -40,7 +42,7 @@ pub enum CgroupError {
 
 impl CgroupError {
     /// The message with its causes, for a report that keeps no error.
-    pub(super) fn chain(&self) -> String {
+    pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut next = std::error::Error::source(self);
         while let Some(cause) = next {

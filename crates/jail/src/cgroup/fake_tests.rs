@@ -94,6 +94,34 @@ fn enforced(by: &str) -> Control {
     Control::Enforced { by: by.to_owned() }
 }
 
+#[test]
+fn a_bound_for_one_command_needs_memory_and_is_handed_down_once() {
+    let host = FakeHost::unified("", "");
+    let made = host.open(None).create("box-1", None).unwrap();
+    let dir = "sys/fs/cgroup/sandcrate-t/box-1";
+    for (file, text) in [
+        ("memory.max", ""),
+        ("cgroup.procs", ""),
+        ("cgroup.subtree_control", ""),
+        ("run/cgroup.subtree_control", ""),
+    ] {
+        host.file(&format!("{dir}/{file}"), text);
+    }
+    let confined = made.confine(1 << 20).unwrap();
+    assert!(confined.tasks.is_none() && confined.usage.is_none(), "the command's own cgroup takes it");
+    assert_eq!(host.text(&format!("{dir}/cgroup.subtree_control")), "+memory");
+    assert_eq!(host.text(&format!("{dir}/run/cgroup.subtree_control")), "+memory");
+    assert!(host.path(&format!("{dir}/init")).is_dir());
+    // As the kernel shows it afterwards.
+    host.file(&format!("{dir}/run/cgroup.subtree_control"), "memory\n");
+    host.file(&format!("{dir}/cgroup.subtree_control"), "untouched");
+    made.confine(1 << 20).unwrap();
+    assert_eq!(host.text(&format!("{dir}/cgroup.subtree_control")), "untouched");
+
+    let bare = FakeHost::new("", "", "6.18.4\n").open(None).create("box-1", None).unwrap();
+    assert!(matches!(bare.confine(1 << 20), Err(CgroupError::NoMemory)));
+}
+
 fn why(control: &Control) -> &str {
     match control {
         Control::Missing { why, .. } => why,

@@ -10,6 +10,7 @@
 
 mod box_cgroup;
 mod command;
+mod confine;
 mod dir;
 mod discovery;
 mod error;
@@ -34,6 +35,7 @@ use serde::{Deserialize, Serialize};
 
 pub use box_cgroup::BoxCgroup;
 pub use command::CommandCgroup;
+pub use confine::Confined;
 pub use discovery::{Discovery, Hierarchy, Mode};
 pub use error::CgroupError;
 pub use parent::{Owner, Parent, Placement};

@@ -27,6 +27,11 @@ pub(super) fn offered(dir: &Dir) -> Vec<Controller> {
     listed(dir, "cgroup.controllers")
 }
 
+/// The controllers that the children of `dir` have.
+pub(super) fn handed_down(dir: &Dir) -> Vec<Controller> {
+    listed(dir, "cgroup.subtree_control")
+}
+
 #[derive(Debug)]
 pub(super) struct Enabled {
     pub(super) on: Vec<Controller>,
@@ -36,7 +41,7 @@ pub(super) struct Enabled {
 /// Hands `wanted` to the children of `base`, moving `ours` out of it into its child `leaf` if it
 /// must be empty of processes for that.
 pub(super) fn enable(base: &Dir, wanted: &[Controller], leaf: &str, ours: &[Pid]) -> Enabled {
-    let already = listed(base, "cgroup.subtree_control");
+    let already = handed_down(base);
     let (on, missing): (Vec<_>, Vec<_>) = wanted.iter().partition(|c| already.contains(c));
     let mut enabled = Enabled { on, refused: Vec::new() };
     if missing.is_empty() {

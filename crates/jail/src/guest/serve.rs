@@ -80,8 +80,14 @@ impl Guest {
             return Ok(false);
         };
         match request {
-            InitRequest::Start { id, command } => {
-                if let Err(failure) = self.start(id, &command, fds) {
+            InitRequest::Start { id, command, memory_bytes } => {
+                // Nobody asks a guest for it; one that was asked must not go on without.
+                let bounded = memory_bytes.map(|_| Err(std::io::Error::from_raw_os_error(libc::ENOTSUP)));
+                let started = bounded
+                    .unwrap_or(Ok(()))
+                    .step("bounding a command's memory")
+                    .and_then(|()| self.start(id, &command, fds));
+                if let Err(failure) = started {
                     self.reply(&InitReply::StartFailed { id, failure });
                     let ended = ProcessEnd { status: EndStatus::Code(126), ..keeper::lost() };
                     self.reply(&InitReply::Exited { id, ended });

@@ -50,11 +50,12 @@ pub(super) fn become_program(
     id: u32,
     command: &StartCommand,
     stdio: &Stdio,
+    memory_tasks: Option<BorrowedFd<'_>>,
     identity: Identity,
     filter: &[Instruction],
     control: &Channel,
 ) -> ! {
-    let failure = match try_become(id, command, stdio, identity, filter) {
+    let failure = match try_become(id, command, stdio, memory_tasks, identity, filter) {
         Err(failure) => failure,
         Ok(never) => match never {},
     };
@@ -68,9 +69,14 @@ fn try_become(
     id: u32,
     command: &StartCommand,
     stdio: &Stdio,
+    memory_tasks: Option<BorrowedFd<'_>>,
     identity: Identity,
     filter: &[Instruction],
 ) -> Result<Never, Failure> {
+    if let Some(tasks) = memory_tasks {
+        // By whoever opened the file: we could not.
+        rustix::io::write(tasks, b"0").step("bounding the memory")?;
+    }
     rustix::process::setsid().step("starting a session")?;
     connect(stdio).step("connecting the streams")?;
     // Before the directory is entered: nothing of init's is to be found through /proc/self/fd, and nothing

@@ -44,8 +44,9 @@ struct Init<'a> {
 
 struct Lingering {
     cgroup: CommandCgroup,
-    /// A cgroup that was killed once kills whatever is cloned into it later (Linux 6.18): it is not used again.
-    killed: bool,
+    /// It is not used again: it has a bound of its own, or was killed once and would kill whatever is cloned into it
+    /// later (Linux 6.18).
+    spent: bool,
 }
 
 struct Child {
@@ -54,7 +55,13 @@ struct Child {
 }
 
 enum Task {
-    Command { cgroup: Option<(CommandCgroup, CpuTime)>, script: bool, killed: bool, terminated: bool },
+    Command {
+        cgroup: Option<(CommandCgroup, CpuTime)>,
+        script: bool,
+        killed: bool,
+        bounded: bool,
+        terminated: bool,
+    },
     Worker,
 }
 
@@ -121,7 +128,7 @@ impl Init<'_> {
             return Ok(false);
         };
         match request {
-            InitRequest::Start { id, command } => self.start(id, &command, fds),
+            InitRequest::Start { id, command, memory_bytes } => self.start(id, &command, memory_bytes, fds),
             InitRequest::File { id, operation } => self.start_worker(id, &operation, fds.into_iter().next()),
             InitRequest::Signal { id, signal } => self.signal(id, signal),
             InitRequest::Terminate { id } => self.terminate(id),
@@ -132,8 +139,8 @@ impl Init<'_> {
         Ok(true)
     }
 
-    fn start(&mut self, id: u32, command: &StartCommand, fds: Vec<OwnedFd>) {
-        if let Err(failure) = self.try_start(id, command, fds) {
+    fn start(&mut self, id: u32, command: &StartCommand, memory_bytes: Option<u64>, fds: Vec<OwnedFd>) {
+        if let Err(failure) = self.try_start(id, command, memory_bytes, fds) {
             self.reply(&InitReply::StartFailed { id, failure });
             let ended = ProcessEnd {
                 status: EndStatus::Code(126),
@@ -145,20 +152,31 @@ impl Init<'_> {
         }
     }
 
-    fn try_start(&mut self, id: u32, command: &StartCommand, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+    fn try_start(
+        &mut self,
+        id: u32,
+        command: &StartCommand,
+        memory_bytes: Option<u64>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Failure> {
+        let mut fds = fds.into_iter();
         let mut master = None;
         let stdio = if let Some((rows, cols)) = command.terminal {
             let (end, slave) = open_terminal(rows, cols).step("opening a terminal")?;
             master = Some(end);
             Stdio::Terminal { slave }
         } else {
-            let streams: [OwnedFd; 3] = fds
-                .try_into()
-                .map_err(|_| Failure { step: "three streams are needed".into(), errno: libc::EBADF })?;
-            let [stdin, stdout, stderr] = streams;
+            let (Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next()) else {
+                return Err(Failure { step: "three streams are needed".into(), errno: libc::EBADF });
+            };
             Stdio::Pipes { stdin, stdout, stderr }
         };
-        let cgroup = self.command_cgroup()?;
+        let memory_tasks = fds.next();
+        let own_bound = memory_bytes.filter(|_| memory_tasks.is_none());
+        let cgroup = match own_bound {
+            Some(bytes) => Some(self.bounded_cgroup(bytes)?),
+            None => self.command_cgroup()?,
+        };
         if let Some(score) = &self.oom_score {
             score.raise().step("setting the OOM score")?;
         }
@@ -168,13 +186,15 @@ impl Init<'_> {
         }
         match forked {
             Ok(Fork::Child(_)) => {
-                become_program(id, command, &stdio, self.identity, self.filter, &self.control)
+                let joined = memory_tasks.as_ref().map(AsFd::as_fd);
+                become_program(id, command, &stdio, joined, self.identity, self.filter, &self.control)
             }
             Ok(Fork::Parent { pid, .. }) => {
                 let task = Task::Command {
                     cgroup,
                     script: command.script.is_some(),
                     killed: false,
+                    bounded: own_bound.is_some(),
                     terminated: false,
                 };
                 self.children.insert(pid, Child { id, task });
@@ -184,7 +204,10 @@ impl Init<'_> {
                 Ok(())
             }
             Err(error) => {
-                self.idle.extend(cgroup);
+                match own_bound {
+                    Some(_) => cgroup.into_iter().for_each(|(cgroup, _)| drop(cgroup.remove())),
+                    None => self.idle.extend(cgroup),
+                }
                 Err(error).step("starting a process")
             }
         }
@@ -200,6 +223,21 @@ impl Init<'_> {
         CommandCgroup::create(directory.as_fd(), self.made_cgroups)
             .map(|made| Some((made, CpuTime::default())))
             .step("making a command's cgroup")
+    }
+
+    /// A new one with a bound of memory, for the one command that asked for it.
+    fn bounded_cgroup(&mut self, bytes: u64) -> Result<(CommandCgroup, CpuTime), Failure> {
+        let step = "bounding a command's memory";
+        let Some(directory) = &self.run_directory else {
+            return Err(Failure { step: step.into(), errno: libc::ENOTSUP });
+        };
+        self.made_cgroups += 1;
+        let made = CommandCgroup::create(directory.as_fd(), self.made_cgroups).step(step)?;
+        if let Err(error) = made.limit_memory(bytes) {
+            let _ = made.remove();
+            return Err(error).step(step);
+        }
+        Ok((made, CpuTime::default()))
     }
 
     /// File operations run in a process of their own, with the box's identity: a slow or hostile file system
@@ -270,7 +308,7 @@ impl Init<'_> {
             WaitStatus::Code(code) => EndStatus::Code(code),
             WaitStatus::Signal(signal) => EndStatus::Signal(signal),
         };
-        let Task::Command { cgroup, script, mut killed, terminated } = child.task else {
+        let Task::Command { cgroup, script, mut killed, bounded, terminated } = child.task else {
             if ended.status != WaitStatus::Code(0) {
                 let failure = Failure { step: "the worker was ended".into(), errno: libc::EINTR };
                 self.reply(&InitReply::FileDone { id: child.id, outcome: Err(failure) });
@@ -301,7 +339,7 @@ impl Init<'_> {
             peak_rss_bytes: ended.peak_rss_bytes,
         };
         self.reply(&InitReply::Exited { id: child.id, ended });
-        self.lingering.extend(cgroup.map(|(cgroup, _)| Lingering { cgroup, killed }));
+        self.lingering.extend(cgroup.map(|(cgroup, _)| Lingering { cgroup, spent: killed || bounded }));
         if script {
             let path = script_path(child.id).into_bytes();
             self.start_worker(child.id, &FileOperation::Remove { path }, None);
@@ -310,10 +348,10 @@ impl Init<'_> {
 
     /// Keeps or removes the cgroups that have become empty. After the reply: nobody waits for it.
     fn tidy(&mut self) {
-        for Lingering { cgroup, killed } in std::mem::take(&mut self.lingering) {
+        for Lingering { cgroup, spent } in std::mem::take(&mut self.lingering) {
             if cgroup.populated().unwrap_or(true) {
-                self.lingering.push(Lingering { cgroup, killed });
-            } else if !killed && self.idle.len() < IDLE_CGROUPS {
+                self.lingering.push(Lingering { cgroup, spent });
+            } else if !spent && self.idle.len() < IDLE_CGROUPS {
                 let seen = cgroup.cpu().unwrap_or_default();
                 self.idle.push((cgroup, seen));
             } else {

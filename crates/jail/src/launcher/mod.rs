@@ -18,11 +18,13 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use sandcrate_sys::process::{Fork, SingleThreaded, WaitStatus, exit_now, fork, reap};
 use sandcrate_sys::seccomp::Instruction;
 
-use crate::cgroup::{BoxCgroup, CgroupError, Owner, Parent};
+use crate::cgroup::{BoxCgroup, CgroupError, Confined, Owner, Parent};
 use crate::channel::Channel;
 use crate::identity::{BOX_USER, IdMapping};
 use crate::init::{self, Filters, Inheritance};
-use crate::message::{Failure, FilterInstruction, ImageRoot, LauncherReply, LauncherRequest, Step};
+use crate::message::{
+    ConfineReply, Failure, FilterInstruction, ImageRoot, LauncherReply, LauncherRequest, Step,
+};
 use crate::plan::NetworkMode;
 use crate::template::Template;
 use crate::userns;
@@ -165,6 +167,11 @@ impl Launcher {
                     let _ = if frozen { cgroup.freeze() } else { cgroup.thaw() };
                 }
             }
+            LauncherRequest::Confine { box_id, memory_bytes } => {
+                if let Some(asker) = fds.into_iter().next().map(Channel::from) {
+                    self.confine(box_id, memory_bytes, &asker);
+                }
+            }
         }
         true
     }
@@ -304,6 +311,21 @@ impl Launcher {
                 Some(self.cgroups.as_ref()?.open_box(&cgroup_name(number)))
             }
         }
+    }
+
+    fn confine(&mut self, box_id: u64, memory_bytes: u64, asker: &Channel) {
+        let confined = match self.open_cgroup(box_id) {
+            Some(Ok(cgroup)) => cgroup.confine(memory_bytes),
+            Some(Err(error)) => Err(error),
+            None => Err(CgroupError::NoMemory),
+        };
+        let (reply, fds): (ConfineReply, Vec<OwnedFd>) = match confined {
+            Ok(Confined { tasks, usage }) => (Ok(()), tasks.into_iter().chain(usage).collect()),
+            Err(error) => (Err(Failure { step: error.chain(), errno: libc::ENOTSUP }), Vec::new()),
+        };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        // Whoever asked may have given up.
+        let _ = asker.send(&reply, &fds);
     }
 
     fn release(&mut self, box_id: u64, pid: Pid, pidfd: &OwnedFd, release: &OwnedFd) -> Result<(), Failure> {

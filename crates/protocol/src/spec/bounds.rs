@@ -7,6 +7,8 @@ use std::ops::RangeInclusive;
 pub(super) const TIMEOUT_SEC: RangeInclusive<u64> = 1..=30 * 24 * 60 * 60;
 /// Up to 16 TiB.
 pub(super) const MEMORY_MB: RangeInclusive<u64> = 32..=16 << 20;
+/// Up to 16 TiB; of one process, 0 for that of its session.
+pub(super) const PROCESS_MEMORY_MB: RangeInclusive<u64> = 0..=16 << 20;
 /// Up to 16 TiB.
 pub(super) const WORKSPACE_QUOTA_MB: RangeInclusive<u64> = 0..=16 << 20;
 /// Up to what a 64-bit Linux can number (`PID_MAX_LIMIT`).

@@ -161,6 +161,14 @@ pub struct ProcessSpec {
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub cwd: String,
+    /// Of the session's memory, at most this for the process and all it starts; 0 means that none was asked for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub memory_mb: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl ProcessSpec {
@@ -172,6 +180,7 @@ impl ProcessSpec {
             args: Vec::new(),
             env: BTreeMap::new(),
             cwd: DEFAULT_WORKDIR.to_owned(),
+            memory_mb: 0,
         }
     }
 }

@@ -90,6 +90,10 @@ impl ProcessSpec {
             args: fields.read_all("args", arguments),
             env: fields.read_env(),
             cwd: fields.read("cwd", default.cwd, |value| sandbox_path(value, "cwd")),
+            memory_mb: fields.read("memory_mb", default.memory_mb, |value| {
+                let too_small = "memory_mb must be greater than or equal to 0";
+                integer_in(value, bounds::PROCESS_MEMORY_MB, too_small, "memory_mb")
+            }),
         };
         fields.finish(MODEL, spec)
     }

@@ -136,6 +136,7 @@ impl CommandBody {
             stdin: if piped { StdinMode::Piped } else { StdinMode::Closed },
             pty: self.pty.map(Pty::size).transpose()?,
             timeout: self.timeout_sec.map(Duration::from_secs),
+            memory_bytes: None,
         };
         Ok(Start { request, input, open })
     }

@@ -23,7 +23,7 @@ use super::schema::{ProcessFacts, ProcessRequest, SignalRequest};
 use super::spec;
 use crate::App;
 
-const FIELDS: [&str; 5] = ["process_id", "command", "args", "env", "cwd"];
+const FIELDS: [&str; 6] = ["process_id", "command", "args", "env", "cwd", "memory_mb"];
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()

@@ -215,6 +215,9 @@ pub(crate) struct ProcessRequest {
     env: Option<BTreeMap<String, String>>,
     #[schema(default = "/workspace")]
     cwd: Option<String>,
+    /// Of the session's memory, at most this for the process and all it starts; 0 for no bound of its own.
+    #[schema(default = 0)]
+    memory_mb: Option<u64>,
 }
 
 /// An image that sessions can be made of.
