@@ -13,6 +13,8 @@ pub struct BoxLimits {
     pub max_completed_processes: usize,
     pub max_admission_records: usize,
     pub max_rpc_file_bytes: usize,
+    #[serde(skip)]
+    pub completed_process_retention_sec: usize,
 }
 
 impl Default for BoxLimits {
@@ -23,6 +25,7 @@ impl Default for BoxLimits {
             max_completed_processes: 256,
             max_admission_records: 100_000,
             max_rpc_file_bytes: 20 << 20,
+            completed_process_retention_sec: 300,
         }
     }
 }
@@ -36,15 +39,13 @@ impl BoxLimits {
             Some(_) => return Err(RuntimeError::invalid("box.limits", "must be an object")),
         };
         let mut limits = Self::default();
-        let mut retention = 0;
         for (key, place, least, most) in [
             ("max_sessions", &mut limits.max_sessions, 0, 5000),
             ("max_managed_processes", &mut limits.max_managed_processes, 0, 1024),
             ("max_completed_processes", &mut limits.max_completed_processes, 0, 10_000),
             ("max_admission_records", &mut limits.max_admission_records, 1, 250_000),
             ("max_rpc_file_bytes", &mut limits.max_rpc_file_bytes, 1, 100 << 20),
-            // Checked as the reference does; records of ended processes go by their number here.
-            ("completed_process_retention_sec", &mut retention, 0, 86_400),
+            ("completed_process_retention_sec", &mut limits.completed_process_retention_sec, 0, 86_400),
         ] {
             let Some(value) = fields.get(key) else { continue };
             let field = format!("box.limits.{key}");

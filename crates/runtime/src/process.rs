@@ -8,6 +8,7 @@ use bytes::Bytes;
 use sandcrate_backend::{ExecControl, ExecEvent, ExecRequest, Execution, Stream};
 use sandcrate_protocol::{ProcessInfo, ProcessSpec, ProcessStatus, Timestamp};
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
 
 use crate::RuntimeError;
 use crate::output_log::{LogEnd, OutputLog, Pace, Subscription};
@@ -43,6 +44,8 @@ pub(crate) struct Process {
 #[derive(Debug, Clone)]
 struct Ended {
     at: Timestamp,
+    /// The same by a clock that nobody sets.
+    since: Instant,
     exit_code: Option<i32>,
 }
 
@@ -113,7 +116,7 @@ impl Process {
         self.clock.touch();
         // The code before the status: nobody sees one without the other.
         let exit_code = relay::exit_code(&end).or_else(|| failed_code(&end));
-        self.ended.send_replace(Some(Ended { at: Timestamp::now(), exit_code }));
+        self.ended.send_replace(Some(Ended { at: Timestamp::now(), since: Instant::now(), exit_code }));
         self.both.finish(end.clone());
         self.stdout.finish(end);
     }
@@ -124,6 +127,11 @@ impl Process {
 
     pub(crate) fn exit_code(&self) -> Option<i32> {
         self.ended.borrow().as_ref().and_then(|ended| ended.exit_code)
+    }
+
+    /// When it ended.
+    pub(crate) fn ended_since(&self) -> Option<Instant> {
+        self.ended.borrow().as_ref().map(|ended| ended.since)
     }
 
     pub(crate) fn info(&self) -> ProcessInfo {

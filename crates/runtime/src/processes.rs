@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use sandcrate_protocol::ProcessInfo;
+use tokio::time::Instant;
 
 use crate::RuntimeError;
 use crate::process::Process;
@@ -59,6 +60,16 @@ impl Processes {
         for (_, id) in ended.iter().take(ended.len().saturating_sub(kept)) {
             by_id.remove(id);
         }
+    }
+
+    /// When those ended that have.
+    pub(crate) fn ended_since(&self) -> Vec<Instant> {
+        locked(&self.by_id).values().filter_map(|entry| entry.process.ended_since()).collect()
+    }
+
+    /// Forgets those that had ended by then.
+    pub(crate) fn forget_ended_by(&self, time: Instant) {
+        locked(&self.by_id).retain(|_, entry| entry.process.ended_since().is_none_or(|since| since > time));
     }
 
     pub(crate) fn any_running(&self) -> bool {

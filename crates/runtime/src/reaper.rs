@@ -1,4 +1,4 @@
-//! Ends sessions that nobody has used for longer than their time to live.
+//! Ends sessions that nobody has used for longer than their time to live, and forgets ended processes of workspaces.
 //!
 //! One task per runtime. Sessions with a command, a process, a stream or somebody waiting are not idle, whatever
 //! their clock says; persistent ones stay.
@@ -30,6 +30,7 @@ pub(crate) async fn run(runtime: Weak<Inner>, ttl: Duration) {
             // Not awaited: a backend that stops one slowly must not keep the others waiting.
             runtime.close_in_background(session);
         }
+        runtime.forget_completed();
         runtime.refresh_gauges();
     }
 }

@@ -117,8 +117,13 @@ impl Runtime {
             .filter(|session| placement.owns(session.id.as_str()))
             .collect();
         let mut sizes = [Size::default(); PLACES.len()];
+        let (mut with_processes, mut their_workspaces) = (0, Size::default());
         let looks = sessions.iter().map(|session| self.inner.sizes_in(session));
-        for found in futures_util::future::join_all(looks).await {
+        for (session, found) in sessions.iter().zip(futures_util::future::join_all(looks).await) {
+            if session.processes.any_running() {
+                with_processes += 1;
+                their_workspaces.add(found[0]);
+            }
             for (sum, size) in sizes.iter_mut().zip(found) {
                 sum.add(size);
             }
@@ -126,6 +131,11 @@ impl Runtime {
         for ((key, path), size) in PLACES.into_iter().zip(sizes) {
             let path = format!("{path} ({} sandbox sessions)", sessions.len());
             let shown = size.shown(key, path, None);
+            directories.push(StorageDirectory { scope: "sandbox_sessions", ..shown });
+        }
+        if with_processes > 0 {
+            let path = format!("{} ({with_processes} managed-process sessions)", PLACES[0].1);
+            let shown = their_workspaces.shown("managed_process_workspaces", path, Some(PLACES[0].0));
             directories.push(StorageDirectory { scope: "sandbox_sessions", ..shown });
         }
         let roots = directories.iter().filter(|directory| directory.kind == "root");

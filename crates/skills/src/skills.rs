@@ -134,9 +134,10 @@ impl Skills {
         self.with(scope, move |store| store.scan(&path, &import_roots)).await
     }
 
-    /// Takes a piece of an upload. Those of two scopes do not meet.
-    pub fn upload(&self, scope: &Scope, chunk: Chunk) -> Result<(), SkillError> {
-        self.inner.uploads.add(scope, chunk, &self.inner.limits, Instant::now())
+    /// Takes a piece of an upload, which may have `most_bytes` and not more than the operator's limit. Those of two
+    /// scopes do not meet.
+    pub fn upload(&self, scope: &Scope, chunk: Chunk, most_bytes: usize) -> Result<(), SkillError> {
+        self.inner.uploads.add(scope, chunk, most_bytes, &self.inner.limits, Instant::now())
     }
 
     /// An upload that is complete; it is gone from here, whatever becomes of it.
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(skills.list(&Scope::Shared).await.unwrap().len(), 1);
         assert!(root.join("tenants/a/one/SKILL.md").exists());
         let chunk = Chunk { file_key: "k".to_owned(), index: 0, amount: 1, bytes: vec![1] };
-        skills.upload(&a, chunk).unwrap();
+        skills.upload(&a, chunk, usize::MAX).unwrap();
         assert!(skills.uploaded(&b, "k").is_err());
         assert_eq!(skills.uploaded(&a, "k").unwrap(), [1]);
         // Not even by a root that holds all of them.

@@ -40,6 +40,7 @@ impl Uploads {
         &self,
         scope: &Scope,
         chunk: Chunk,
+        most_bytes: usize,
         limits: &Limits,
         now: Instant,
     ) -> Result<(), SkillError> {
@@ -69,9 +70,10 @@ impl Uploads {
         if chunk.index != upload.next {
             return Err(out_of_order(chunk.index, upload.next));
         }
-        if upload.bytes.len() + chunk.bytes.len() > limits.upload_bytes {
+        let most_bytes = most_bytes.min(limits.upload_bytes);
+        if upload.bytes.len() + chunk.bytes.len() > most_bytes {
             uploads.remove(&key);
-            return Err(SkillError::limit("the upload", format!("{} bytes", limits.upload_bytes)));
+            return Err(SkillError::limit("the upload", format!("{most_bytes} bytes")));
         }
         upload.bytes.extend_from_slice(&chunk.bytes);
         upload.next += 1;
@@ -112,14 +114,14 @@ mod tests {
     #[test]
     fn chunks_come_in_order_and_the_first_begins_anew() {
         let (uploads, limits, now) = (Uploads::default(), Limits::default(), Instant::now());
-        uploads.add(&Scope::Shared, chunk("k", 0, 2, b"old"), &limits, now).unwrap();
-        uploads.add(&Scope::Shared, chunk("k", 0, 2, b"ab"), &limits, now).unwrap();
-        assert!(uploads.add(&Scope::Shared, chunk("k", 2, 3, b"x"), &limits, now).is_err());
-        assert!(uploads.add(&Scope::Shared, chunk("other", 1, 2, b"x"), &limits, now).is_err());
-        uploads.add(&Scope::Shared, chunk("k", 1, 2, b"cd"), &limits, now).unwrap();
+        uploads.add(&Scope::Shared, chunk("k", 0, 2, b"old"), usize::MAX, &limits, now).unwrap();
+        uploads.add(&Scope::Shared, chunk("k", 0, 2, b"ab"), usize::MAX, &limits, now).unwrap();
+        assert!(uploads.add(&Scope::Shared, chunk("k", 2, 3, b"x"), usize::MAX, &limits, now).is_err());
+        assert!(uploads.add(&Scope::Shared, chunk("other", 1, 2, b"x"), usize::MAX, &limits, now).is_err());
+        uploads.add(&Scope::Shared, chunk("k", 1, 2, b"cd"), usize::MAX, &limits, now).unwrap();
         assert_eq!(uploads.take(&Scope::Shared, "k").unwrap(), b"abcd");
         assert!(uploads.take(&Scope::Shared, "k").is_err(), "it is had once");
-        uploads.add(&Scope::Shared, chunk("part", 0, 2, b"x"), &limits, now).unwrap();
+        uploads.add(&Scope::Shared, chunk("part", 0, 2, b"x"), usize::MAX, &limits, now).unwrap();
         assert!(uploads.take(&Scope::Shared, "part").unwrap_err().to_string().contains("1 of 2"));
     }
 
@@ -127,7 +129,10 @@ mod tests {
     fn s7_a_key_is_never_a_path() {
         let (uploads, limits, now) = (Uploads::default(), Limits::default(), Instant::now());
         for key in ["../../../PWNED", "/etc/passwd", "a/b", ""] {
-            assert!(uploads.add(&Scope::Shared, chunk(key, 0, 1, b"x"), &limits, now).is_err(), "{key}");
+            assert!(
+                uploads.add(&Scope::Shared, chunk(key, 0, 1, b"x"), usize::MAX, &limits, now).is_err(),
+                "{key}"
+            );
             assert!(uploads.take(&Scope::Shared, key).is_err(), "{key}");
         }
     }
@@ -136,20 +141,28 @@ mod tests {
     fn s15_uploads_are_bounded_and_forgotten() {
         let (uploads, now) = (Uploads::default(), Instant::now());
         let limits = Limits { upload_bytes: 10, ..Limits::default() };
-        assert!(uploads.add(&Scope::Shared, chunk("k", 0, 1, &[0; 11]), &limits, now).is_err());
-        uploads.add(&Scope::Shared, chunk("a", 0, 2, &[0; 10]), &limits, now).unwrap();
-        assert!(uploads.add(&Scope::Shared, chunk("a", 1, 2, &[0; 1]), &limits, now).is_err());
-        uploads.add(&Scope::Shared, chunk("a", 0, 2, &[0; 10]), &limits, now).unwrap();
-        uploads.add(&Scope::Shared, chunk("b", 0, 2, &[0; 10]), &limits, now).unwrap();
         assert!(
-            uploads.add(&Scope::Shared, chunk("c", 0, 2, &[0; 1]), &limits, now).is_err(),
+            uploads.add(&Scope::Shared, chunk("k", 0, 1, &[0; 6]), 5, &limits, now).is_err(),
+            "the caller's"
+        );
+        assert!(uploads.add(&Scope::Shared, chunk("k", 0, 1, &[0; 11]), usize::MAX, &limits, now).is_err());
+        uploads.add(&Scope::Shared, chunk("a", 0, 2, &[0; 10]), usize::MAX, &limits, now).unwrap();
+        assert!(uploads.add(&Scope::Shared, chunk("a", 1, 2, &[0; 1]), usize::MAX, &limits, now).is_err());
+        uploads.add(&Scope::Shared, chunk("a", 0, 2, &[0; 10]), usize::MAX, &limits, now).unwrap();
+        uploads.add(&Scope::Shared, chunk("b", 0, 2, &[0; 10]), usize::MAX, &limits, now).unwrap();
+        assert!(
+            uploads.add(&Scope::Shared, chunk("c", 0, 2, &[0; 1]), usize::MAX, &limits, now).is_err(),
             "all together"
         );
-        uploads.add(&Scope::Shared, chunk("c", 0, 1, &[0; 1]), &limits, now + KEPT).unwrap();
+        uploads.add(&Scope::Shared, chunk("c", 0, 1, &[0; 1]), usize::MAX, &limits, now + KEPT).unwrap();
         assert!(uploads.take(&Scope::Shared, "a").is_err(), "forgotten");
         for index in 1..UPLOADS {
-            uploads.add(&Scope::Shared, chunk(&format!("n{index}"), 0, 1, b""), &limits, now + KEPT).unwrap();
+            uploads
+                .add(&Scope::Shared, chunk(&format!("n{index}"), 0, 1, b""), usize::MAX, &limits, now + KEPT)
+                .unwrap();
         }
-        assert!(uploads.add(&Scope::Shared, chunk("more", 0, 1, b""), &limits, now + KEPT).is_err());
+        assert!(
+            uploads.add(&Scope::Shared, chunk("more", 0, 1, b""), usize::MAX, &limits, now + KEPT).is_err()
+        );
     }
 }

@@ -33,6 +33,7 @@ impl Runtime {
         session.tasks.spawn(driver);
         let info = process.info();
         session.processes.insert(spec.process_id.clone(), process, limits.exited_processes);
+        self.inner.forget_completed();
         Ok(info)
     }
 

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::{Inner, Result, Runtime};
 use crate::box_limits::BoxLimits;
@@ -109,6 +111,22 @@ impl Inner {
         let sessions = self.config.limits.sessions;
         let asked = locked(&self.langbot).limits;
         Caps { sessions, tenants: asked.map_or(usize::MAX, |limits| limits.max_sessions) }
+    }
+
+    /// Forgets ended processes of workspaces: those that ended long ago, and the oldest beyond the host's number.
+    pub(crate) fn forget_completed(&self) {
+        let BoxLimits { max_completed_processes, completed_process_retention_sec, .. } = self.box_limits();
+        let mut tenants = self.table.all();
+        tenants.retain(|session| owner(session.id.as_str()).is_some());
+        let mut ended: Vec<Instant> =
+            tenants.iter().flat_map(|session| session.processes.ended_since()).collect();
+        ended.sort_unstable_by(|a, b| b.cmp(a));
+        let retention = Duration::from_secs(completed_process_retention_sec as u64);
+        let too_old = Instant::now().checked_sub(retention);
+        let too_many = ended.get(max_completed_processes).copied();
+        if let Some(time) = too_old.max(too_many) {
+            tenants.iter().for_each(|session| session.processes.forget_ended_by(time));
+        }
     }
 
     /// Whether a workspace's session may start one more process; one of the same id is replaced.

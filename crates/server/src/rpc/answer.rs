@@ -45,6 +45,7 @@ pub(crate) enum Answer {
     Revoked { revoked: bool, workspace_uuid: String, entitlement_revision: u64 },
     SharedWorkspace { marker_name: String, sha256: String, size: usize },
     Cancelled { cancelled: bool },
+    Accepted { accepted: bool },
 }
 
 #[derive(Debug, Serialize)]
@@ -83,6 +84,9 @@ pub(super) enum ActionError {
     WithoutGrants,
     #[error("the action was cancelled")]
     Cancelled,
+    /// Of a call about another call; hosts know these words.
+    #[error("{0}")]
+    Value(&'static str),
     /// In the words of Python's base64.
     #[error("Incorrect padding")]
     Padding,
@@ -110,6 +114,7 @@ impl ActionError {
             Self::MissingKey { .. } => return format!("KeyError: {self}"),
             Self::Padding => return format!("Error: {self}"),
             Self::Permission(_) => return format!("PermissionError: {self}"),
+            Self::Value(_) => return format!("ValueError: {self}"),
             Self::Context(_) => {
                 return format!("ValidationError: {}", without_class_marks(&self.to_string()));
             }
@@ -159,7 +164,7 @@ pub(super) fn for_tenant(message: String, placement: Option<&Placement>) -> Stri
     };
     if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS) {
         message.truncate(end);
-        message.push_str("... [truncated]");
+        message.push_str("... [protocol error truncated]");
     }
     message
 }

@@ -36,6 +36,8 @@ const TENANT_AT_ONCE: usize = 128;
 const BRIEF_AT_ONCE: usize = 4;
 /// Ends another call of the same connection.
 const CANCEL: &str = "__cancel_action";
+/// Says that a piece of a streamed reply has arrived.
+const STREAM_ACK: &str = "__stream_ack";
 
 #[derive(Debug)]
 pub(super) struct Desk {
@@ -114,7 +116,8 @@ impl Desk {
                     let message = format!("Runtime connection is busy (max {most} concurrent actions)");
                     return self.refuse(BadFrame { seq_id: request.seq_id, message }).await;
                 };
-                if request.action != CANCEL && actions::find(self.dialect, &request.action).is_none() {
+                let of_a_call = matches!(request.action.as_str(), CANCEL | STREAM_ACK);
+                if !of_a_call && actions::find(self.dialect, &request.action).is_none() {
                     return self.refuse(request.unknown_action()).await;
                 }
                 match dialect::context(&self.app.tenancy, &request) {
@@ -126,10 +129,12 @@ impl Desk {
                 }
             }
         };
-        if let (CANCEL, Some(context)) = (request.action.as_str(), &context) {
-            let cancelled = self.cancel(&request, context);
-            let reply = Response::success(request.seq_id, Answer::Cancelled { cancelled });
-            let _ = self.replies.send(reply).await;
+        if let (CANCEL | STREAM_ACK, Some(context)) = (request.action.as_str(), &context) {
+            let result = match request.action.as_str() {
+                CANCEL => self.cancel(&request, context),
+                _ => acknowledged(&request.data),
+            };
+            let _ = self.replies.send(answer::reply(request.seq_id, result)).await;
             return;
         }
         let Some(action) = actions::find(self.dialect, &request.action) else {
@@ -157,11 +162,12 @@ impl Desk {
     }
 
     /// Ends a call of the same connection and the same workspace, if there is one.
-    fn cancel(&self, request: &Request, context: &Context) -> bool {
-        let Some(seq_id) = request.data.get("seq_id").and_then(Value::as_i64) else { return false };
+    fn cancel(&self, request: &Request, context: &Context) -> Result<Answer, ActionError> {
+        let seq_id = integer(&request.data, "seq_id");
+        let seq_id = seq_id.ok_or(ActionError::Value("Cancellation requires an integer seq_id"))?;
         let running = locked(&self.running);
         let found = running.get(&seq_id).filter(|(theirs, _)| theirs == context);
-        found.inspect(|(_, end)| end.cancel()).is_some()
+        Ok(Answer::Cancelled { cancelled: found.inspect(|(_, end)| end.cancel()).is_some() })
     }
 
     /// Answers what could not be read.
@@ -170,6 +176,18 @@ impl Desk {
         tracing::debug!(error = message, "frame refused");
         let _ = self.replies.send(answer::failure(seq_id, message)).await;
     }
+}
+
+/// No action here streams its reply, so there is none whose pieces could be waited for.
+fn acknowledged(data: &Value) -> Result<Answer, ActionError> {
+    match integer(data, "seq_id").zip(integer(data, "index")) {
+        Some(_) => Ok(Answer::Accepted { accepted: false }),
+        None => Err(ActionError::Value("Stream acknowledgement requires integer sequence and index")),
+    }
+}
+
+fn integer(data: &Value, key: &str) -> Option<i64> {
+    data.get(key).and_then(Value::as_i64)
 }
 
 #[tracing::instrument(level = "debug", skip_all, fields(action = request.action))]

@@ -30,7 +30,7 @@ const CONTROL: [&str; 9] = [
 
 /// Short ones that find room where others do not.
 pub(super) fn is_brief(action: &str) -> bool {
-    matches!(action, "__ping" | "__cancel_action")
+    matches!(action, "__ping" | "__cancel_action" | "__stream_ack")
 }
 
 /// The context of a call, as far as it is trusted. A call that needs one and has none, or has that of another

@@ -44,7 +44,12 @@ pub(super) async fn file_chunk(call: Call<'_>) -> Outcome {
     let index = number("chunk_index", required(call.data, "chunk_index")?)?;
     let amount = number("chunk_amount", required(call.data, "chunk_amount")?)?;
     let file_key = file_key.to_owned();
-    call.runtime.skills().upload(&upload_scope(&call), Chunk { file_key, index, amount, bytes })?;
+    let chunk = Chunk { file_key, index, amount, bytes };
+    let most_bytes = match call.dialect {
+        Dialect::First => usize::MAX,
+        Dialect::Tenant => call.runtime.box_limits().max_rpc_file_bytes,
+    };
+    call.runtime.skills().upload(&upload_scope(&call), chunk, most_bytes)?;
     Ok(Answer::Empty {})
 }
 
