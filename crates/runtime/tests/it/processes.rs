@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcrate_protocol::{ErrorKind, ProcessInfo, ProcessSpec, ProcessStatus};
-use sandcrate_runtime::{LogEvent, RelayEvent, SessionOptions};
+use sandcrate_runtime::{InitSource, LogEvent, Placement, RelayEvent, SessionOptions};
 
 use crate::bench::Bench;
 
@@ -23,8 +23,12 @@ fn process(id: &str, command: &str) -> ProcessSpec {
 }
 
 async fn exited(bench: &Bench, id: &str) -> ProcessInfo {
+    ended(bench, "s", id).await
+}
+
+async fn ended(bench: &Bench, session: &str, id: &str) -> ProcessInfo {
     for _ in 0..1000 {
-        let info = bench.runtime.process("s", id).unwrap();
+        let info = bench.runtime.process(session, id).unwrap();
         if info.status == ProcessStatus::Exited {
             return info;
         }
@@ -143,6 +147,44 @@ async fn p10_processes_have_a_bound_and_ended_ones_are_forgotten_beyond_theirs()
     let left: Vec<_> =
         bench.runtime.processes("s").unwrap().into_iter().map(|info| info.process_id).collect();
     assert_eq!(left, ["a", "e7", "e8", "e9", "last"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_processes_of_workspaces_are_forgotten_by_number_and_age() {
+    let bench = Bench::new().await;
+    let source = InitSource { known: true, base_dir: "/".into() };
+    let limits = serde_json::json!({"max_completed_processes": 2, "completed_process_retention_sec": 60});
+    bench.runtime.init(&serde_json::json!({ "limits": limits }), &source).unwrap();
+    let sessions = [("w1", "a"), ("w2", "b")]
+        .map(|(workspace, id)| Placement::new("i", workspace, 1).physical(id).unwrap());
+    let (one, two, plain) = (sessions[0].as_str(), sessions[1].as_str(), "s");
+    for id in [one, two, plain] {
+        bench.runtime.create_session(&Bench::spec(id, ""), SessionOptions::default()).await.unwrap();
+    }
+    let names = |id: &str| -> Vec<String> {
+        bench.runtime.processes(id).unwrap().into_iter().map(|info| info.process_id).collect()
+    };
+    for (session, id) in [(one, "e1"), (two, "e2"), (plain, "e3"), (one, "e4")] {
+        bench.runtime.start_process(session, &process(id, "exit 0")).await.unwrap();
+        ended(&bench, session, id).await;
+        tokio::time::advance(Duration::from_millis(10)).await;
+    }
+    bench.runtime.start_process(two, &process("live", "hang")).await.unwrap();
+    assert_eq!((names(one), names(two)), (vec!["e4".to_owned()], vec!["e2".to_owned(), "live".to_owned()]));
+    // The reaper looks every few seconds.
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!((names(one), names(two)), (vec![], vec!["live".to_owned()]));
+    assert_eq!(names(plain), ["e3"], "sessions without a workspace keep theirs by number alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_of_memory_that_nothing_holds_is_refused() {
+    let bench = bench().await;
+    let mut spec = process("p", "hang");
+    spec.memory_mb = 64;
+    let error = bench.runtime.start_process("s", &spec).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unenforceable);
+    assert!(error.to_string().contains("memory_mb"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
