@@ -136,10 +136,13 @@ mod tests {
         let real = place.path().canonicalize().unwrap();
         let policy = policy(&place.path().join("data/box"));
         let below = place.path().join("data/box/default/w");
-        let mount = policy.admit(below.to_str().unwrap(), "/workspace", MountMode::Rw, None).unwrap().unwrap();
+        let mount =
+            policy.admit(below.to_str().unwrap(), "/workspace", MountMode::Rw, None).unwrap().unwrap();
         assert_eq!((mount.source, mount.create), (real.join("data/box/default/w"), true));
         assert_eq!(mount.within, Some(real));
-        assert!(refusal(&policy, &place.path().join("data/other")).contains("outside the allowed mount roots"));
+        assert!(
+            refusal(&policy, &place.path().join("data/other")).contains("outside the allowed mount roots")
+        );
         assert!(refusal(&policy, &place.path().join("data")).contains("outside the allowed mount roots"));
         let read_only = policy.admit(below.to_str().unwrap(), "/workspace", MountMode::Ro, None);
         assert!(read_only.unwrap_err().to_string().contains("does not exist"));
