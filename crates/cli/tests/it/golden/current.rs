@@ -37,7 +37,7 @@ fn replay(file: &'static str, first: Option<&str>) {
     for number in ledger.numbers() {
         let vector = ledger.vector(number);
         let request = super::request(&vector, ours).replace(THEIR_PLACE, ours);
-        let asked = |request: &str| normalise::reply(&socket.call(request), "/nowhere");
+        let mut asked = |request: &str| normalise::reply(&socket.call(request), "/nowhere");
         let reply = match expiry(&vector) {
             None => asked(&request),
             // The longest that was granted ended then; its moment is the measure of the others.
