@@ -120,7 +120,8 @@ impl Runtime {
         let (mut with_processes, mut their_workspaces) = (0, Size::default());
         let looks = sessions.iter().map(|session| self.inner.sizes_in(session));
         for (session, found) in sessions.iter().zip(futures_util::future::join_all(looks).await) {
-            if session.processes.any_running() {
+            // A workspace that is a directory of the host is counted there.
+            if found[0].exists && session.processes.any_running() {
                 with_processes += 1;
                 their_workspaces.add(found[0]);
             }
