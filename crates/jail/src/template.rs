@@ -181,7 +181,8 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
     let (links, system_directories) = system_entries();
     let template = Template { links, system_directories, masks: masks_of(Path::new("/proc")) };
-    build_root(&template, &at("template"), idmap, &usr, &nodes, None, &[], PLAIN)?;
+    let parts = RootParts { usr: &usr, nodes: &nodes, etc: None, places: &[] };
+    build_root(&template, &at("template"), idmap, &parts, PLAIN)?;
     enter_root(base).step("entering the template")?;
     Ok(template)
 }
@@ -198,17 +199,24 @@ pub(crate) fn mount_files(rootless: bool) -> Result<(), Failure> {
     attach(&files, FILES).step("attaching the boxes' files")
 }
 
+/// What a root is made of, beside what the host's looks like.
+struct RootParts<'a> {
+    usr: &'a OwnedFd,
+    nodes: &'a [(&'static str, OwnedFd)],
+    /// One that was generated before; otherwise one is generated in the root.
+    etc: Option<&'a OwnedFd>,
+    places: &'a [(String, NodeKind)],
+}
+
 /// The root of every box, once: what a box mounts in it is its own, the tree itself nobody can change.
 fn build_root(
     template: &Template,
     at: &str,
     idmap: Option<BorrowedFd<'_>>,
-    usr: &OwnedFd,
-    nodes: &[(&str, OwnedFd)],
-    etc: Option<&OwnedFd>,
-    places: &[(String, NodeKind)],
+    parts: &RootParts<'_>,
     attributes: MountAttributes,
 ) -> Result<(), Failure> {
+    let RootParts { usr, nodes, etc, places } = *parts;
     // A file system of its own, so that the mount table of a box names no directory of ours.
     let root = make_tmpfs(16 << 20, 16384, "755", attributes).step("making the root")?;
     attach(&root, at).step("attaching the root")?;
@@ -252,7 +260,8 @@ pub(crate) fn build_one(
     let nodes = clone_devices()?;
     let (links, system_directories) = system_entries();
     let template = Template { links, system_directories, masks: Vec::new() };
-    build_root(&template, at, Some(idmap), &usr, &nodes, Some(etc), places, MountAttributes::default())
+    let parts = RootParts { usr: &usr, nodes: &nodes, etc: Some(etc), places };
+    build_root(&template, at, Some(idmap), &parts, MountAttributes::default())
 }
 
 /// Writes the /etc of boxes to a new directory, once for all of them.

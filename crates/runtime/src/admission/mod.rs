@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    fn enforced(section: Value) -> Option<String> {
+    fn enforced(section: &Value) -> Option<String> {
         match Rule::read(&json!({ "admission": section })) {
             Some(Rule::Enforced { fault, .. }) => Some(fault.unwrap_or_default()),
             _ => None,
@@ -287,11 +287,11 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_required() {
         assert_eq!(Rule::read(&json!({})), None);
-        assert_eq!(enforced(json!(null)), None);
-        assert_eq!(enforced(json!({"required": false})), None);
-        assert_eq!(enforced(json!({"required": true})).as_deref(), Some(""));
+        assert_eq!(enforced(&json!(null)), None);
+        assert_eq!(enforced(&json!({"required": false})), None);
+        assert_eq!(enforced(&json!({"required": true})).as_deref(), Some(""));
         for bad in [json!({"required": false, "x": 1}), json!([]), json!({"required": 7}), json!("no")] {
-            let fault = enforced(bad.clone()).unwrap_or_else(|| panic!("{bad} leaves it open"));
+            let fault = enforced(&bad).unwrap_or_else(|| panic!("{bad} leaves it open"));
             assert!(fault.contains("validation error"), "{fault}");
         }
     }

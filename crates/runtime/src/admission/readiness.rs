@@ -250,7 +250,8 @@ impl Inner {
         spec.image = Some(DEFAULT_IMAGE.to_owned());
         spec.root = root_access(policy.read_only_rootfs);
         spec.limits = Limits {
-            memory_bytes: policy.memory_mb << 20,
+            // So little that what lies in memory, /dev/shm with an eighth of it, is bounded as the rest is here.
+            memory_bytes: EPHEMERAL_BYTES * 8,
             cpu_millis: cpu_millis(policy.cpus),
             pids: u32::try_from(policy.pids_limit).unwrap_or(u32::MAX),
             tmp_bytes: EPHEMERAL_BYTES / 2,

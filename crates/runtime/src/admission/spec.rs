@@ -186,7 +186,8 @@ mod tests {
         let case = Case::new();
         let (skill, file) = (case.path("skill"), case.path("file"));
         let mount = |from: &str, to: &str, mode| MountSpec::new(from, to, mode);
-        let cases: Vec<(Box<dyn FnOnce(&mut BoxSpec)>, &str)> = vec![
+        type Change = Box<dyn FnOnce(&mut BoxSpec)>;
+        let cases: Vec<(Change, &str)> = vec![
             (Box::new(|spec| spec.network = NetworkMode::On), "network access is disabled"),
             (Box::new(|spec| spec.mount_path = "/x".to_owned()), "mount_path is runtime-owned"),
             (Box::new(|spec| spec.workdir = "/tmp".to_owned()), "workdir must stay under"),
