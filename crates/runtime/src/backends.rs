@@ -30,7 +30,8 @@ pub struct BackendView {
 #[derive(Debug)]
 pub(crate) struct Backends {
     all: Vec<Arc<dyn Backend>>,
-    chosen: Mutex<Option<Arc<dyn Backend>>>,
+    /// With the wish that it was chosen by: whoever looked for another while the wish changed decides nothing.
+    chosen: Mutex<Option<(BackendChoice, Arc<dyn Backend>)>>,
     /// How each stood when it was last looked at.
     seen: Mutex<Vec<BackendView>>,
 }
@@ -51,15 +52,17 @@ impl Backends {
 
     /// The backend in use, chosen when there is none yet.
     pub(crate) async fn choose(&self, choice: &BackendChoice) -> Result<Arc<dyn Backend>, RuntimeError> {
-        if let Some(chosen) = locked(&self.chosen).clone() {
-            return Ok(chosen);
+        if let Some((by, chosen)) = &*locked(&self.chosen)
+            && by == choice
+        {
+            return Ok(Arc::clone(chosen));
         }
         let mut reasons = Vec::new();
         for candidate in self.candidates(choice) {
             match look_at(candidate.as_ref()).await {
                 Ok(()) => {
                     // Two choosers come to the same end: the order is fixed.
-                    *locked(&self.chosen) = Some(Arc::clone(&candidate));
+                    *locked(&self.chosen) = Some((choice.clone(), Arc::clone(&candidate)));
                     tracing::info!(backend = candidate.name(), "backend chosen");
                     return Ok(candidate);
                 }
@@ -135,7 +138,7 @@ impl Backends {
             BackendView { name: backend.name(), available: why.is_none(), why }
         });
         let views = futures_util::future::join_all(looks).await;
-        let chosen = locked(&self.chosen).as_ref().map(|chosen| chosen.name());
+        let chosen = locked(&self.chosen).as_ref().map(|(_, chosen)| chosen.name());
         if views.iter().any(|view| Some(view.name) == chosen && !view.available) {
             self.forget();
         }
