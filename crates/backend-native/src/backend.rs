@@ -20,7 +20,7 @@ use sandcrate_driver::{
 use sandcrate_jail::NetworkMode;
 use sandcrate_jail::identity::IdMapping;
 use sandcrate_jail::message::LauncherConfig;
-use sandcrate_protocol::{Control, Enforcement};
+use sandcrate_protocol::Enforcement;
 use tokio::task::JoinSet;
 
 use crate::NAME;
@@ -360,10 +360,7 @@ impl Backend for NativeBackend {
             host_mounts: true,
             hard_disk_quota: self.mapping.is_rootless() || crate::storage::has_images(),
             kept_storage: true,
-            // Known once the launcher is up; until then nothing is promised.
-            kill_one_command: lock(&self.launcher)
-                .known()
-                .is_some_and(|held| held.holds(Control::CommandKill)),
+            kill_one_command: true,
         }
     }
 

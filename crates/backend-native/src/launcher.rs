@@ -69,14 +69,6 @@ impl Launcher {
         matches!(*self.state.borrow(), State::Dead(_))
     }
 
-    /// What holds for every box of this launcher, when it is up.
-    pub(crate) fn known(&self) -> Option<Enforcement> {
-        match &*self.state.borrow() {
-            State::Ready(enforcement, _) => Some(enforcement.clone()),
-            _ => None,
-        }
-    }
-
     /// What holds for every box of this launcher; waits until it is up.
     pub(crate) async fn ready(&self) -> Result<Enforcement, BackendError> {
         let mut state = self.state.clone();

@@ -7,7 +7,7 @@ use crate::cgroup::{Control as Found, Report};
 /// What stands in where there is no cgroup for it.
 const MEMORY: &str = "RLIMIT_DATA bounds each process, not the box";
 const PIDS: &str = "RLIMIT_NPROC in the box's own user namespace; a hit is not reported";
-const COMMAND_KILL: &str = "a deadline ends every process of the session";
+const COMMAND_KILL: &str = "a deadline ends the command's tree and every process that left a tree";
 
 /// The record of a machine without usable cgroups.
 pub fn record_none(why: &str, enforcement: &mut Enforcement) {

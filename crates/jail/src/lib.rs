@@ -22,6 +22,7 @@ pub mod remove_tree;
 mod role;
 pub mod seccomp;
 mod template;
+mod tree;
 mod userns;
 
 pub use cgroup_report::{record as record_cgroups, record_none as record_no_cgroups};

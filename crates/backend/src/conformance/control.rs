@@ -20,7 +20,8 @@ pub(super) fn cases() -> Vec<super::Case> {
             a_stop_ends_running_commands;
         // Told by a second command, which must not end with the first.
         [Need::KillOneCommand] a_dropped_execution_ends_its_tree,
-            a_terminated_program_leaves_nothing_behind;
+            a_terminated_program_leaves_nothing_behind,
+            a_stubborn_program_ends_alone;
     })
 }
 
@@ -88,6 +89,31 @@ async fn a_terminated_program_leaves_nothing_behind(bench: &Bench) -> Check {
     ensure_eq!(exit.status, ExitStatus::Signal(15), "the status");
     session.until_gone(&pid).await?;
     ensure_eq!(session.text("echo still").await?, "still", "the box");
+    Ok(())
+}
+
+async fn a_stubborn_program_ends_alone(bench: &Bench) -> Check {
+    let session = bench.start().await?;
+    let (left, _) = session.live(ExecRequest::shell("sleep 60 >/dev/null & echo $!")).await?.end().await?;
+    let mut other = session.live(ExecRequest::shell("echo ready; read line; echo got $line").piped()).await?;
+    other.until("ready").await?;
+    let script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 60' & echo $!; while :; do sleep 1; done";
+    let mut live = session.live(ExecRequest::shell(script)).await?;
+    let pid = live.line().await?;
+    let grace = std::time::Duration::from_millis(100);
+    ensure!(live.execution.control(ExecControl::Terminate { grace }).await, "the command takes no control");
+    let (_, exit) = live.end().await?;
+    ensure_eq!(exit.status, ExitStatus::Signal(9), "the status");
+    session.until_gone(&pid).await?;
+    let stdin = other.execution.take_stdin().expect("a pipe");
+    ensure!(stdin.send("word\n".into()).await.is_ok(), "the other command takes no input");
+    let (seen, exit) = other.end().await?;
+    ensure_eq!((seen.as_str(), exit.status), ("ready\ngot word\n", ExitStatus::Code(0)), "the other command");
+    ensure_eq!(
+        session.text(&format!("kill -0 {} && echo there", left.trim())).await?,
+        "there",
+        "what was left"
+    );
     Ok(())
 }
 

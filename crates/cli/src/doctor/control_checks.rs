@@ -83,7 +83,7 @@ fn until_then(control: Control) -> &'static str {
         Control::Disk => "a box can grow beyond its bound before it is ended",
         Control::Tmpfs => "/tmp of a box can take memory beyond its size",
         Control::Rlimits => "single processes have the limits of whoever started sandcrate",
-        Control::CommandKill => "a time limit may have to end the whole box",
+        Control::CommandKill => "a time limit ends background processes of other commands too",
         Control::Cleanup => "something may stay behind when sandcrate is killed",
         _ => "the box is weaker than it could be",
     }

@@ -11,7 +11,6 @@
 mod findings;
 mod keeper;
 mod serve;
-mod tree;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::DumpableBehavior;

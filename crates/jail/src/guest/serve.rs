@@ -9,13 +9,13 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use sandcrate_sys::process::{Fork, SingleThreaded, WaitStatus, exit_now, fork, reap};
 
 use super::keeper::{self, Report};
-use super::tree;
 use crate::channel::Channel;
 use crate::init::command::{Stdio, open_terminal, script_path};
 use crate::init::files::perform;
 use crate::message::{
     EndStatus, Failure, FileOperation, InitReply, InitRequest, ProcessEnd, StartCommand, Step,
 };
+use crate::tree;
 
 /// A keeper says which program it has as soon as it is there.
 const START_PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -1,6 +1,6 @@
 //! The second life of PID 1: start, signal, kill and reap, one request at a time, never waiting for any of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::message::{
     EndStatus, Failure, FileOperation, InitReply, InitRequest, ProcessEnd, StartCommand, Step,
 };
 use crate::plan::Plan;
+use crate::tree;
 
 /// Command cgroups kept for the next command: making one costs as much as the rest of init's part.
 const IDLE_CGROUPS: usize = 4;
@@ -40,6 +41,8 @@ struct Init<'a> {
     /// Cgroups of commands that have ended, until they are empty.
     lingering: Vec<Lingering>,
     made_cgroups: u32,
+    /// Ended commands without a cgroup of whose group somebody is left, by pid.
+    survived: HashSet<i32>,
 }
 
 struct Lingering {
@@ -91,6 +94,7 @@ pub(super) fn serve(
         idle: Vec::new(),
         lingering: Vec::new(),
         made_cgroups: 0,
+        survived: HashSet::new(),
     };
     // For the first command, while nobody asks yet; one that cannot be made is reported when it is needed.
     if let Ok(Some(cgroup)) = init.command_cgroup() {
@@ -283,8 +287,19 @@ impl Init<'_> {
                 *killed = true
             }
             (Task::Worker, Some(pid)) => drop(kill_process(pid, Signal::KILL)),
-            // Without a cgroup nobody can say which processes are whose: all of them end.
-            _ => drop(kill_everyone_else()),
+            (_, Some(pid)) => self.end_tree(pid.as_raw_pid()),
+            (_, None) => {}
+        }
+    }
+
+    /// Without a cgroup: what descends from the command, and what nobody can say whose it is.
+    fn end_tree(&mut self, command: i32) {
+        self.survived.retain(|pid| has_group(*pid));
+        let own = rustix::process::getpid().as_raw_pid();
+        let others =
+            |pid| pid != command && (self.children.contains_key(&pid) || self.survived.contains(&pid));
+        if !tree::end_all_but(own, others) {
+            let _ = kill_everyone_else();
         }
     }
 
@@ -323,13 +338,12 @@ impl Init<'_> {
             user = user.max(now.user.saturating_sub(before.user));
             system = system.max(now.system.saturating_sub(before.system));
         }
-        if terminated {
-            match (&cgroup, Pid::from_raw(ended.pid)) {
-                (Some((cgroup, _)), _) => killed |= cgroup.kill().is_ok(),
-                // Its number is not given away while its group has members.
-                (None, Some(group)) => drop(kill_process_group(group, Signal::KILL)),
-                (None, None) => {}
-            }
+        match &cgroup {
+            Some((cgroup, _)) if terminated => killed |= cgroup.kill().is_ok(),
+            None if terminated => self.end_tree(ended.pid),
+            // Its number is not given away while its group has members.
+            None if has_group(ended.pid) => drop(self.survived.insert(ended.pid)),
+            _ => {}
         }
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let ended = ProcessEnd {
@@ -373,4 +387,8 @@ impl Init<'_> {
         // A daemon that is gone is noticed by the next receive.
         let _ = self.control.send(reply, &[]);
     }
+}
+
+fn has_group(pid: i32) -> bool {
+    Pid::from_raw(pid).is_some_and(|group| rustix::process::test_kill_process_group(group).is_ok())
 }

@@ -81,7 +81,10 @@ impl Replay {
             match Socket::open(self.server.port, &path, protocol) {
                 Ok(socket) => Some(socket),
                 Err((409, _)) => None,
-                Err((status, body)) => panic!("{process} is refused for another reason: {status} {body}"),
+                Err((status, body)) => {
+                    let seen = self.server.http("GET", &format!("/v1/sessions/mp/processes/{process}"));
+                    panic!("{process} is refused for another reason: {status} {body} {seen:?}")
+                }
             }
         })
     }
@@ -121,7 +124,7 @@ impl Replay {
         let mut ours = came(&first.next());
         first.close();
         if second.is_none() {
-            let mut again = self.open("default").expect("free again");
+            let mut again = self.free("default", None);
             again.send("from-second");
             second = Some(again);
         }

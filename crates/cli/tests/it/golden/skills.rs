@@ -149,6 +149,16 @@ fn lay_out(stage: &Stage, number: u32) {
             stage.put("ext/pkg/sub/tool.py", "print(1)\n");
             stage.put("secret.zip", "any");
         }
+        // Both came with one request: the second later, or in the same moment of the clock of files.
+        119 => {
+            let entry = |name| stage.path("hostroot2/skills").join(name).join("SKILL.md");
+            let time = |name| entry(name).metadata().unwrap().modified().unwrap();
+            let later = time("repo-one-upload") + std::time::Duration::from_millis(1);
+            if time("repo-two-upload") < later {
+                let file = std::fs::File::options().write(true).open(entry("repo-two-upload")).unwrap();
+                file.set_modified(later).unwrap();
+            }
+        }
         24 => stage.put("hostroot2/skills/man/SKILL.md", "no frontmatter\n"),
         56 => {
             stage.put("hostroot2/skills/s5/bin.dat", [0xff, 0xfe, 0x00]);
