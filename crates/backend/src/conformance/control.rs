@@ -105,7 +105,7 @@ async fn a_stubborn_program_ends_alone(bench: &Bench) -> Check {
     let (_, exit) = live.end().await?;
     ensure_eq!(exit.status, ExitStatus::Signal(9), "the status");
     session.until_gone(&pid).await?;
-    let stdin = other.execution.take_stdin().expect("a pipe");
+    let stdin = other.execution.take_stdin().ok_or("the other command has no pipe")?;
     ensure!(stdin.send("word\n".into()).await.is_ok(), "the other command takes no input");
     let (seen, exit) = other.end().await?;
     ensure_eq!((seen.as_str(), exit.status), ("ready\ngot word\n", ExitStatus::Code(0)), "the other command");
