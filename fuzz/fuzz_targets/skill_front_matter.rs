@@ -10,7 +10,9 @@ fuzz_target!(|input: (&str, &str)| {
     let edited = read.edit(&[("description", value)], None);
     // A long value may take the head over its limit; nothing else may keep it from being read.
     if let Ok(again) = FrontMatter::parse(&edited) {
-        assert_eq!(again.body(), read.body());
+        // A body behind a head starts with its first line that is not blank.
+        let body = |text: &FrontMatter<'_>| text.body().trim_start_matches(['\r', '\n']).to_owned();
+        assert_eq!(body(&again), body(&read));
         let said = again.field("description").unwrap_or_default();
         assert!(value.contains(said.as_str()), "{value:?} became {said:?}");
     } else {
