@@ -259,6 +259,11 @@ def program_of(pid: int) -> str:
     return os.readlink(f"/proc/{pid}/exe")
 
 
+async def runs(text: str) -> None:
+    """Until there is such a process: what a shell starts in the background has its arguments a moment later."""
+    await eventually(f"a process with {text}", lambda: asyncio.sleep(0, processes_with(text)), bool)
+
+
 async def gone(text: str) -> None:
     async def ask():
         return processes_with(text)

@@ -7,7 +7,7 @@ import asyncio
 import datetime
 
 import pytest
-from harness import BACKEND, mark, processes_with
+from harness import BACKEND, mark, processes_with, runs
 from langbot_plugin.box.errors import (
     BoxBackendUnavailableError,
     BoxManagedProcessNotFoundError,
@@ -107,7 +107,7 @@ async def test_52_rpc_client_get_backend_info(box):
 async def test_53_rpc_client_delete_session(box):
     asleep = mark()
     await box.sh("doomed", f"sleep {asleep} >/dev/null 2>&1 & true")
-    assert processes_with(asleep)
+    await runs(asleep)
     await box.client.delete_session("doomed")
     assert await box.client.get_sessions() == []
     assert processes_with(asleep) == [], "what it left in the background ended with it"
@@ -234,7 +234,8 @@ async def test_85_orphan_cleanup_preserves_own_containers(connect):
     assert (await other.client.get_status())["active_sessions"] == 0
     assert (await box.client.get_status())["active_sessions"] == 1
     assert (await box.client.get_managed_process("mine")).status.value == "running"
-    assert processes_with(asleep) and (await box.sh("mine", "echo alive")).stdout == "alive"
+    await runs(asleep)
+    assert (await box.sh("mine", "echo alive")).stdout == "alive"
 
 
 async def test_86_runtime_start_managed_process_tracks_status(box):

@@ -8,7 +8,7 @@ import urllib.request
 import aiohttp
 import pytest
 import websockets
-from harness import PATIENCE, eventually, mark, processes_with
+from harness import PATIENCE, eventually, mark, processes_with, runs
 from langbot_plugin.box.errors import BoxManagedProcessNotFoundError
 
 LIST = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
@@ -28,7 +28,7 @@ async def test_p1_stop_ends_the_program(box, stubborn):
     await box.create("p1")
     asleep = mark()
     await box.spawn("p1", "sh", "-c", f"{stubborn}sleep {asleep}; :")
-    await eventually("it to run", lambda: asyncio.sleep(0, processes_with(asleep)), bool)
+    await runs(asleep)
     await box.client.stop_managed_process("p1")
     assert asleep not in (await box.sh("p1", LIST)).stdout, "seen from a second command"
     assert processes_with(asleep) == []
@@ -43,7 +43,7 @@ async def test_p1_a_new_process_of_the_same_name_replaces_the_old(box):
     info = await box.spawn("p1b", "sleep", new)
     assert (info.status.value, info.args) == ("running", [new])
     # A start is answered before the program has replaced what started it.
-    await eventually("the new one to run", lambda: asyncio.sleep(0, processes_with(new)), bool)
+    await runs(new)
     listed = (await box.sh("p1b", LIST)).stdout
     assert old not in listed and new in listed
     assert (await box.client.get_status())["managed_processes"] == 1

@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from harness import BACKEND, MIB, PATIENCE, eventually, gone, mark, processes_with
+from harness import BACKEND, MIB, PATIENCE, eventually, gone, mark, processes_with, runs
 from langbot_plugin.box.errors import BoxError, BoxSessionNotFoundError, BoxValidationError
 
 SHIPPED = {
@@ -36,7 +36,7 @@ async def test_l1_a_command_behind_a_timeout_runs_in_a_new_box(box):
 async def test_l2_a_command_whose_session_is_deleted_says_so(box):
     asleep = mark()
     running = asyncio.create_task(box.sh("cut", f"echo begin; sleep {asleep}; echo end"))
-    await eventually("the command to run", lambda: asyncio.sleep(0, processes_with(asleep)), bool)
+    await runs(asleep)
     await box.client.delete_session("cut")
     with pytest.raises(BoxSessionNotFoundError, match="session cut ended while the command ran"):
         await asyncio.wait_for(running, PATIENCE)
