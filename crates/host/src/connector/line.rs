@@ -1,0 +1,185 @@
+//! One connection's calls: what was asked, and who waits for the answer.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sandcrate_protocol::ErrorKind;
+use sandcrate_protocol::framing::MAX_MESSAGE_BYTES;
+use sandcrate_protocol::rpc::Reply;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::translate::{failure, is_unknown_action};
+use crate::{HostError, Result};
+
+/// Requests that wait to be written. More than that many callers wait in turn.
+const QUEUED_REQUESTS: usize = 64;
+
+/// A reply is put together from pieces up to this: a result whose every byte is escaped, and more.
+const MAX_REPLY_BYTES: usize = 4 * MAX_MESSAGE_BYTES;
+
+#[derive(Debug)]
+pub(super) struct Line {
+    outgoing: mpsc::Sender<String>,
+    waiting: Mutex<HashMap<i64, oneshot::Sender<Reply>>>,
+    next_id: AtomicI64,
+    /// Why it is closed; said before `closed` is.
+    reason: Mutex<String>,
+    pub(super) closed: CancellationToken,
+    /// The runtime knows no actions for files.
+    pub(super) without_files: AtomicBool,
+}
+
+impl Line {
+    pub(super) fn new() -> (Arc<Self>, mpsc::Receiver<String>) {
+        let (outgoing, requests) = mpsc::channel(QUEUED_REQUESTS);
+        let line = Self {
+            outgoing,
+            waiting: Mutex::default(),
+            next_id: AtomicI64::new(1),
+            reason: Mutex::default(),
+            closed: CancellationToken::new(),
+            without_files: AtomicBool::new(false),
+        };
+        (Arc::new(line), requests)
+    }
+
+    /// # Errors
+    /// What the runtime answers, that it does not in time, or that the line is gone.
+    pub(super) async fn call(&self, action: &str, data: Value, time: Duration) -> Result<Value> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        self.waiting().insert(id, sender);
+        // Whether answered or abandoned, nobody waits afterwards.
+        let _forget = Forget { line: self, id };
+        let request = json!({"seq_id": id, "action": action, "data": data});
+        let request = sandcrate_protocol::to_wire_json(&request).map_err(|error| {
+            HostError::new(ErrorKind::Internal, format!("request cannot be encoded: {error}"))
+        })?;
+        let exchange = async {
+            self.outgoing.send(request).await.ok()?;
+            answer.await.ok()
+        };
+        let reply = tokio::select! {
+            reply = tokio::time::timeout(time, exchange) => reply,
+            () = self.closed.cancelled() => Ok(None),
+        };
+        match reply {
+            Ok(Some(reply)) if reply.code == 0 => Ok(reply.data),
+            Ok(Some(reply)) if is_unknown_action(&reply.message, action) => {
+                Err(HostError::new(ErrorKind::Unsupported, reply.message))
+            }
+            Ok(Some(reply)) => Err(failure(reply.message)),
+            Ok(None) => Err(self.gone()),
+            Err(_) => Err(HostError::new(ErrorKind::Timeout, format!("Action {action} call timed out"))),
+        }
+    }
+
+    pub(super) fn close(&self, reason: impl Into<String>) {
+        if !self.closed.is_cancelled() {
+            *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason.into();
+            self.closed.cancel();
+        }
+    }
+
+    pub(super) fn gone(&self) -> HostError {
+        let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        HostError::unavailable(if reason.is_empty() {
+            "the connection was closed".to_owned()
+        } else {
+            reason
+        })
+    }
+
+    fn deliver(&self, reply: Reply) {
+        let waiting = reply.seq_id.as_i64().and_then(|id| self.waiting().remove(&id));
+        // Nobody waits for an answer that came too late.
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(reply);
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<i64, oneshot::Sender<Reply>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Forget<'a> {
+    line: &'a Line,
+    id: i64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.line.waiting().remove(&self.id);
+    }
+}
+
+/// Puts replies together that come in pieces, and hands them on.
+#[derive(Debug, Default)]
+pub(super) struct Replies(String);
+
+impl Replies {
+    pub(super) fn take(&mut self, piece: &str, line: &Line) {
+        if self.0.is_empty() {
+            match serde_json::from_str(piece) {
+                Ok(reply) => line.deliver(reply),
+                // More is to come. What is whole and no reply is nothing we asked for.
+                Err(error) if error.is_eof() => self.0.push_str(piece),
+                Err(_) => {}
+            }
+            return;
+        }
+        self.0.push_str(piece);
+        match serde_json::from_str(&self.0) {
+            Ok(reply) => line.deliver(reply),
+            Err(error) if error.is_eof() && self.0.len() <= MAX_REPLY_BYTES => return,
+            Err(_) => {}
+        }
+        self.0 = String::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn answered(replies: &[&str]) -> Result<Value> {
+        let (line, mut requests) = Line::new();
+        let serve = async {
+            requests.recv().await.unwrap();
+            let mut joined = Replies::default();
+            replies.iter().for_each(|piece| joined.take(piece, &line));
+        };
+        let call = line.call("x", json!({}), Duration::from_millis(200));
+        tokio::join!(call, serve).0
+    }
+
+    #[tokio::test]
+    async fn replies_in_pieces_are_joined_and_strange_ones_passed_over() {
+        let reply =
+            r#"{"seq_id": 1, "code": 0, "message": "success", "data": {"a": 1}, "chunk_status": "continue"}"#;
+        let (first, second) = reply.split_at(30);
+        assert_eq!(answered(&[first, second]).await.unwrap(), json!({"a": 1}));
+        assert_eq!(answered(&["nonsense", "[]", "{}", reply]).await.unwrap(), json!({"a": 1}));
+        let other = reply.replace("\"seq_id\": 1", "\"seq_id\": 9");
+        let error = answered(&[&other]).await.unwrap_err();
+        assert_eq!((error.class(), error.message.as_str()), ("BoxError", "Action x call timed out"));
+    }
+
+    #[tokio::test]
+    async fn a_line_that_closes_answers_all_that_wait() {
+        let (line, _requests) = Line::new();
+        let call = line.call("x", json!({}), Duration::from_secs(60));
+        let close = async { line.close("the child exited") };
+        let error = tokio::join!(call, close).0.unwrap_err();
+        assert_eq!(
+            (error.class(), error.message.as_str()),
+            ("BoxRuntimeUnavailableError", "the child exited")
+        );
+        assert!(line.waiting().is_empty());
+    }
+}

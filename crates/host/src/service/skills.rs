@@ -1,0 +1,57 @@
+//! The skills that boxes are given: a directory each, below `/workspace/.skills`.
+
+use std::path::Path;
+use std::sync::PoisonError;
+
+use sandcrate_protocol::{MountMode, MountSpec, python_trim};
+
+use super::Service;
+use crate::Query;
+
+/// Where skills appear in a box.
+const SKILLS_DIRECTORY: &str = "/workspace/.skills";
+
+/// A skill, as far as mounting it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkillPackage {
+    pub name: String,
+    /// The directory, as the runtime sees it.
+    pub package_root: String,
+}
+
+impl Service {
+    /// The skills there are, in their order; nothing when the application has none to manage.
+    pub fn set_skills(&self, skills: Option<Vec<SkillPackage>>) {
+        *self.inner.skills.write().unwrap_or_else(PoisonError::into_inner) = skills;
+    }
+
+    /// One mount for each skill that the query may see, whether it is activated or not: a session's mounts are
+    /// settled by its first command.
+    pub fn skill_mounts(&self, query: &Query) -> Vec<MountSpec> {
+        let skills = self.inner.skills.read().unwrap_or_else(PoisonError::into_inner);
+        let visible = |skill: &&SkillPackage| {
+            query.bound_skills.as_ref().is_none_or(|bound| bound.contains(&skill.name))
+        };
+        let shared = self.shares_filesystem();
+        let visible = skills.iter().flatten().filter(visible);
+        visible.filter_map(|skill| mount(skill, shared)).collect()
+    }
+}
+
+fn mount(skill: &SkillPackage, shared: bool) -> Option<MountSpec> {
+    let SkillPackage { name, package_root } = skill;
+    let package_root = python_trim(package_root);
+    if package_root.is_empty() {
+        return None;
+    }
+    // A name is one component of a path in the box, and nothing else.
+    if name.is_empty() || matches!(name.as_str(), "." | "..") || name.contains(['/', '\0']) {
+        tracing::warn!(skill = name, "skill \"{name}\" is skipped: its name cannot be a directory");
+        return None;
+    }
+    if shared && !Path::new(package_root).is_dir() {
+        tracing::warn!(skill = name, "skill \"{name}\" is skipped: package_root missing: {package_root}");
+        return None;
+    }
+    Some(MountSpec::new(package_root, format!("{SKILLS_DIRECTORY}/{name}"), MountMode::Rw))
+}
