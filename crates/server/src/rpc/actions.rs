@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::admission_actions::{get_backend_info, health, revoke_grant, upsert_grant};
 use super::answer::{ActionError, Answer};
 use super::dialect::Dialect;
+use super::file_actions::{list_files, read_file, stat_file, write_file};
 use super::output;
 use super::skill_actions::{
     create_skill, delete_skill, file_chunk, get_skill, install_skill_zip, list_skill_files, list_skills,
@@ -57,7 +58,7 @@ impl Call<'_> {
         self.physical(session_id(self.data)?)
     }
 
-    async fn spec(&self) -> Result<BoxSpec, ActionError> {
+    pub(super) async fn spec(&self) -> Result<BoxSpec, ActionError> {
         let mut spec = BoxSpec::from_json(self.data)?;
         if let Some(placement) = self.placement
             && self.runtime.admission_policy().is_some()
@@ -118,6 +119,10 @@ const ACTIONS: &[(&str, Action)] = table! {
     "box_write_skill_file" => write_skill_file,
     "box_preview_skill_zip" => preview_skill_zip,
     "box_install_skill_zip" => install_skill_zip,
+    "box_file_stat" => stat_file,
+    "box_file_list" => list_files,
+    "box_file_read" => read_file,
+    "box_file_write" => write_file,
 };
 
 /// What the newer dialects have beside it.

@@ -12,6 +12,7 @@ use sandcrate_skills::{Candidate, Listing, Skill, SkillError};
 use serde::Serialize;
 
 use super::admission_actions::{BackendInfo, Granted};
+use super::file_actions::{FileFailure, FileMeta};
 use super::tenant_actions::{Storage, TenantSession, TenantStatus};
 use crate::tenancy::FenceError;
 
@@ -46,6 +47,10 @@ pub(crate) enum Answer {
     SharedWorkspace { marker_name: String, sha256: String, size: usize },
     Cancelled { cancelled: bool },
     Accepted { accepted: bool },
+    FileEntry { entry: Option<Box<FileMeta>> },
+    FileEntries { entries: Vec<FileMeta> },
+    FileData { data: String, size: u64 },
+    FileFailure { failure: FileFailure },
 }
 
 #[derive(Debug, Serialize)]

@@ -8,6 +8,7 @@ mod admission_actions;
 mod answer;
 mod desk;
 mod dialect;
+mod file_actions;
 mod output;
 mod skill_actions;
 mod stdio;

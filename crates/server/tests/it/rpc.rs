@@ -153,6 +153,37 @@ async fn the_shutdown_action_ends_sessions_and_not_the_server() {
 }
 
 #[tokio::test]
+async fn files_of_a_box_are_reached_and_their_faults_have_a_kind() {
+    let server = Server::start().await;
+    let mut rpc = server.rpc().await;
+    let spec = json!({"session_id": "s"});
+    let with = |more: serde_json::Value| {
+        let mut data = json!({"spec": spec, "path": "/workspace/a/b.txt"});
+        data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        data
+    };
+    assert_eq!(rpc.ok("box_file_stat", with(json!({}))).await, json!({"entry": null}));
+    assert_eq!(server.backend.sessions().len(), 1, "the session is made from the spec");
+    assert_eq!(rpc.ok("box_file_write", with(json!({"data": "aGVs"}))).await, json!({}));
+    assert_eq!(rpc.ok("box_file_write", with(json!({"data": "bG8=", "append": true}))).await, json!({}));
+    let entry = rpc.ok("box_file_stat", with(json!({}))).await["entry"].clone();
+    assert_eq!(
+        (&entry["name"], &entry["kind"], &entry["size"]),
+        (&json!("b.txt"), &json!("file"), &json!(5))
+    );
+    let read = rpc.ok("box_file_read", with(json!({"offset": 1, "limit": 3}))).await;
+    assert_eq!(read, json!({"data": "ZWxs", "size": 5}));
+    let listed = rpc.ok("box_file_list", with(json!({"path": "/workspace/a"}))).await;
+    assert_eq!(listed["entries"].as_array().unwrap().len(), 1);
+    let missing = rpc.ok("box_file_read", with(json!({"path": "/none"}))).await;
+    assert_eq!(missing["failure"]["kind"], "file_not_found", "{missing}");
+    let wrong = rpc.err("box_file_write", with(json!({"data": "?"}))).await;
+    assert_eq!(wrong, "BoxValidationError: data must be base64");
+    assert_eq!(rpc.err("box_file_stat", json!({"path": "/"})).await, "KeyError: 'spec'");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn replies_come_in_order_of_completion() {
     let server = Server::start().await;
     let mut rpc = server.rpc().await;
