@@ -8,7 +8,7 @@ use std::time::Duration;
 use sandcrate_protocol::ErrorKind;
 use sandcrate_protocol::framing::MAX_MESSAGE_BYTES;
 use sandcrate_protocol::rpc::Reply;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -55,7 +55,7 @@ impl Line {
         self.waiting().insert(id, sender);
         // Whether answered or abandoned, nobody waits afterwards.
         let _forget = Forget { line: self, id };
-        let request = json!({"seq_id": id, "action": action, "data": data});
+        let request = Request { seq_id: id, action, data };
         let request = sandcrate_protocol::to_wire_json(&request).map_err(|error| {
             HostError::new(ErrorKind::Internal, format!("request cannot be encoded: {error}"))
         })?;
@@ -107,6 +107,14 @@ impl Line {
     }
 }
 
+/// Keys in the order in which the reference's clients send them.
+#[derive(serde::Serialize)]
+struct Request<'a> {
+    seq_id: i64,
+    action: &'a str,
+    data: Value,
+}
+
 struct Forget<'a> {
     line: &'a Line,
     id: i64,
@@ -145,6 +153,8 @@ impl Replies {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     async fn answered(replies: &[&str]) -> Result<Value> {

@@ -1,0 +1,131 @@
+//! The skills that a box is given.
+
+use std::sync::{Arc, Mutex};
+
+use sandcrate_host::{Query, Service, SkillPackage, SkillZip};
+use sandcrate_protocol::{MountMode, MountSpec};
+use serde_json::json;
+
+use crate::mock::MockClient;
+use crate::support::{Bench, query, service};
+
+fn over(shared: bool, skills: &[(&str, &str)]) -> Service {
+    let builder = Service::builder().client(Arc::new(MockClient::default()));
+    let service = builder.shares_filesystem(shared).build().unwrap();
+    let skills = skills
+        .iter()
+        .map(|(name, root)| SkillPackage { name: (*name).to_owned(), package_root: (*root).to_owned() });
+    service.set_skills(Some(skills.collect()));
+    service
+}
+
+fn mount(root: &str, name: &str) -> MountSpec {
+    MountSpec::new(root, format!("/workspace/.skills/{name}"), MountMode::Rw)
+}
+
+/// What is logged while `work` runs.
+fn logged(work: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, work);
+    let bytes = log.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn test_skips_skill_with_missing_package_root() {
+    let place = tempfile::tempdir().unwrap();
+    let there = place.path().to_str().unwrap();
+    let service = over(true, &[("gone", "/no/such/directory"), ("there", there)]);
+    let log = logged(|| assert_eq!(service.skill_mounts(&query(1)), [mount(there, "there")]));
+    assert!(log.contains("gone") && log.contains("package_root missing"), "{log}");
+}
+
+#[test]
+fn test_trusts_box_paths_when_filesystem_not_shared() {
+    let service = over(false, &[("b", "/box/b"), ("a", "/box/a")]);
+    let log = logged(|| {
+        assert_eq!(service.skill_mounts(&query(1)), [mount("/box/b", "b"), mount("/box/a", "a")]);
+    });
+    assert_eq!(log, "");
+}
+
+#[test]
+fn test_skips_skill_with_empty_package_root() {
+    let service = over(true, &[("a", ""), ("b", "   ")]);
+    assert!(service.skill_mounts(&query(1)).is_empty());
+}
+
+#[test]
+fn test_empty_package_root_skipped_even_when_not_shared() {
+    let service = over(false, &[("a", ""), ("b", " "), ("c", " /box/c ")]);
+    assert_eq!(service.skill_mounts(&query(1)), [mount("/box/c", "c")]);
+}
+
+#[test]
+fn test_returns_empty_when_no_skill_manager() {
+    let service = Service::builder().client(Arc::new(MockClient::default())).build().unwrap();
+    assert!(service.skill_mounts(&query(1)).is_empty());
+}
+
+#[test]
+fn only_bound_skills_are_mounted_and_no_name_leaves_its_directory() {
+    let service = over(false, &[("a", "/box/a"), ("../../etc", "/box/x"), ("b", "/box/b")]);
+    let bound = |names: &[&str]| Query {
+        bound_skills: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+        ..query(1)
+    };
+    assert_eq!(service.skill_mounts(&bound(&["b", "../../etc"])), [mount("/box/b", "b")]);
+    assert_eq!(service.skill_mounts(&query(1)).len(), 2);
+}
+
+#[tokio::test]
+async fn the_first_command_of_a_session_has_the_mounts_already() {
+    let client = Arc::new(MockClient::default());
+    let service = service(Arc::clone(&client) as _, &json!({})).await;
+    service.set_skills(Some(vec![SkillPackage { name: "a".to_owned(), package_root: "/box/a".to_owned() }]));
+    service.execute_tool(&json!({"command": "x"}), &query(1)).await.unwrap();
+    assert_eq!(client.last_spec().extra_mounts, [mount("/box/a", "a")]);
+}
+
+async fn a_skill_lives(service: &Service) {
+    let made = json!({"name": "adder", "description": "adds", "instructions": "add"});
+    assert_eq!(service.create_skill(made).await.unwrap()["name"], "adder");
+    assert_eq!(service.list_skills().await.unwrap().len(), 1);
+    let written = service.write_skill_file("adder", "lib/a.py", "print(1)").await.unwrap();
+    assert_eq!((&written["bytes_written"], &written["skill"]["name"]), (&json!(8), &json!("adder")));
+    assert_eq!(service.read_skill_file("adder", "lib/a.py").await.unwrap()["content"], "print(1)");
+    let listed = service.list_skill_files("adder", None).await.unwrap();
+    assert!(listed["entries"].as_array().unwrap().len() >= 2, "{listed}");
+    let changed = service.update_skill("adder", json!({"description": "adds more"})).await.unwrap();
+    assert_eq!(changed["description"], "adds more");
+    assert_eq!(service.get_skill("adder").await.unwrap().unwrap()["description"], "adds more");
+    let root = changed["package_root"].as_str().unwrap().to_owned();
+    assert_eq!(service.scan_skill_directory(&root).await.unwrap()["name"], "adder");
+    service.delete_skill("adder").await.unwrap();
+    assert_eq!(service.get_skill("adder").await.unwrap(), None);
+    let error = service.preview_skill_zip(&SkillZip::new(b"no archive", "x.zip")).await.unwrap_err();
+    assert_eq!(error.class(), "BoxValidationError", "{error}");
+}
+
+#[tokio::test]
+async fn skills_are_reached_in_process_and_over_rpc_alike() {
+    let bench = Bench::new().await;
+    a_skill_lives(&bench.service(json!({})).await).await;
+    let server = crate::support::Server::start().await;
+    let remote = Service::builder().config(&server.config()).build().unwrap();
+    remote.initialize().await;
+    a_skill_lives(&remote).await;
+}
