@@ -132,22 +132,25 @@ pub(super) struct Replies(String);
 
 impl Replies {
     pub(super) fn take(&mut self, piece: &str, line: &Line) {
-        if self.0.is_empty() {
-            match serde_json::from_str(piece) {
-                Ok(reply) => line.deliver(reply),
-                // More is to come. What is whole and no reply is nothing we asked for.
-                Err(error) if error.is_eof() => self.0.push_str(piece),
-                Err(_) => {}
+        if !self.0.is_empty() {
+            self.0.push_str(piece);
+            match serde_json::from_str(&self.0) {
+                Err(error) if error.is_eof() && self.0.len() <= MAX_REPLY_BYTES => return,
+                joined => {
+                    self.0 = String::new();
+                    if let Ok(reply) = joined {
+                        return line.deliver(reply);
+                    }
+                }
             }
-            return;
         }
-        self.0.push_str(piece);
-        match serde_json::from_str(&self.0) {
+        // A message of its own, also behind pieces that were never completed.
+        match serde_json::from_str(piece) {
             Ok(reply) => line.deliver(reply),
-            Err(error) if error.is_eof() && self.0.len() <= MAX_REPLY_BYTES => return,
+            Err(error) if error.is_eof() => self.0.push_str(piece),
+            // What is whole and no reply is nothing we asked for.
             Err(_) => {}
         }
-        self.0 = String::new();
     }
 }
 
@@ -175,6 +178,7 @@ mod tests {
         let (first, second) = reply.split_at(30);
         assert_eq!(answered(&[first, second]).await.unwrap(), json!({"a": 1}));
         assert_eq!(answered(&["nonsense", "[]", "{}", reply]).await.unwrap(), json!({"a": 1}));
+        assert_eq!(answered(&["{\"never\": \"completed", "\"", reply]).await.unwrap(), json!({"a": 1}));
         let other = reply.replace("\"seq_id\": 1", "\"seq_id\": 9");
         let error = answered(&[&other]).await.unwrap_err();
         assert_eq!((error.class(), error.message.as_str()), ("BoxError", "Action x call timed out"));

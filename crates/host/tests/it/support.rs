@@ -128,7 +128,7 @@ impl Server {
 
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
-        tokio::time::timeout(PATIENCE, self.serving).await.expect("the server ends").unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, self.serving).await.unwrap().unwrap().unwrap();
     }
 
     pub(crate) fn config(&self) -> Value {
