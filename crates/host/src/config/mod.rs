@@ -93,7 +93,7 @@ impl BoxConfig {
             default_workspace,
             allowed_mount_roots,
             workspace_quota_mb: quota(local.get("workspace_quota_mb"))?,
-            forwarded: forwarded(section),
+            forwarded: forwarded(section, local),
         })
     }
 
@@ -138,10 +138,15 @@ fn local_section(section: &Map<String, Value>) -> Result<Map<String, Value>> {
     Ok(local)
 }
 
-/// Without what only the host has use for. Nulls and paths go as they are: the runtime reads them by itself.
-fn forwarded(section: &Map<String, Value>) -> Value {
+/// Without what only the host has use for, and with old keys by their new names. Everything else goes as it is:
+/// the runtime reads it by itself.
+fn forwarded(section: &Map<String, Value>, local: Map<String, Value>) -> Value {
     let mut section = section.clone();
     section.remove("runtime");
+    if OLD_KEYS.iter().any(|(old, _)| section.contains_key(*old)) {
+        OLD_KEYS.iter().for_each(|(old, _)| drop(section.remove(*old)));
+        section.insert("local".to_owned(), Value::Object(local));
+    }
     Value::Object(section)
 }
 

@@ -23,6 +23,8 @@ use super::{ChildCommand, Endpoint};
 
 /// The usual size of a pipe.
 const READ_BYTES: usize = 64 << 10;
+/// How long the end of a WebSocket may take.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// How long a child may take to end by itself.
 const CHILD_END: Duration = Duration::from_secs(5);
 /// How long the exit of a child may come after the end of its output.
@@ -68,13 +70,15 @@ pub(super) async fn open_websocket(
     let end = CancellationToken::new();
     let ended = end.clone();
     let task = tokio::spawn(async move {
-        let (sink, stream) = socket.split();
+        let (mut sink, stream) = socket.split();
         let reason = tokio::select! {
             reason = read_websocket(stream, &line) => reason,
-            reason = write_websocket(sink, requests) => reason,
+            reason = write_websocket(&mut sink, requests) => reason,
             () = ended.cancelled() => String::new(),
         };
         line.close(reason);
+        // Whoever is still there hears that this was meant.
+        let _ = tokio::time::timeout(GOODBYE, sink.close()).await;
     });
     Ok(Wire { end, task: Some(task) })
 }

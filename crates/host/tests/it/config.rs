@@ -135,6 +135,9 @@ fn old_keys_count_where_the_new_ones_are_silent() {
     assert_eq!(config.profile.name, "network_basic");
     assert_eq!(config.default_workspace.as_deref(), Some("/x1/w".as_ref()));
     assert_eq!(config.allowed_mount_roots, [std::path::Path::new("/x1")]);
+    let local =
+        json!({"profile": "network_basic", "allowed_mount_roots": ["/x1"], "default_workspace": "/x1/w"});
+    assert_eq!(config.forwarded, json!({"local": local}), "the runtime is told by the new names");
     let mut both = old;
     both["local"] = json!({"profile": "default"});
     assert_eq!(read(both).profile.name, "default");

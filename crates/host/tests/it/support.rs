@@ -165,7 +165,8 @@ pub(crate) fn connector(config: &Value, timing: Timing) -> Connector {
 pub(crate) fn quick() -> Timing {
     Timing {
         heartbeat: Duration::from_millis(50),
-        ping: Duration::from_millis(500),
+        // A busy machine must not look like a dead runtime.
+        ping: PATIENCE,
         first_delay: Duration::from_millis(20),
         longest_delay: Duration::from_millis(100),
         ..Timing::default()
