@@ -16,6 +16,7 @@ mod driver;
 mod errors;
 mod golden;
 mod help;
+mod host;
 mod image;
 mod image_archive;
 mod layers;
