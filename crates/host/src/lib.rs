@@ -12,6 +12,7 @@ mod error;
 pub mod query;
 mod service;
 mod session_id;
+pub mod workspace;
 
 pub use client::{Client, FileKind, FileMeta};
 pub use config::{BoxConfig, apply_environment};
