@@ -9,6 +9,7 @@ mod connector;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
+pub mod policy;
 pub mod query;
 mod service;
 mod session_id;
