@@ -13,6 +13,8 @@ pub mod policy;
 pub mod query;
 mod service;
 mod session_id;
+pub mod skills;
+pub mod tools;
 pub mod workspace;
 
 pub use client::{Client, FileKind, FileMeta};
