@@ -3,11 +3,11 @@
 //! A policy only narrows. Tools run in a box or not at all, so a mode that keeps a session out of the sandbox
 //! means that its tools are refused, never that they run on the host.
 
-use sandcrate_protocol::ErrorKind;
+use sandcrate_protocol::{BoxSpec, ErrorKind};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::HostError;
+use crate::{HostError, Query, skills};
 
 /// For which sessions there is a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,15 +22,25 @@ pub enum SandboxMode {
     All,
 }
 
-/// How packages of skills appear in the boxes that file tools make.
+/// How packages of skills appear in boxes. Asked by the service, wherever it makes the spec of a box.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkillMounts {
     /// As the service lists them.
     #[default]
     AsListed,
-    /// Read-only, but for those that the query has activated.
+    /// Read-only, but for those that the query has activated. A box is made anew at an activation.
     ReadOnlyUntilActivated,
+}
+
+impl SkillMounts {
+    /// Mounts the packages accordingly.
+    pub fn apply(self, spec: &mut BoxSpec, query: &Query) {
+        match self {
+            Self::AsListed => {}
+            Self::ReadOnlyUntilActivated => skills::restrict_mounts(spec, query),
+        }
+    }
 }
 
 /// The rules that a [`Toolbox`](crate::tools::Toolbox) asks before every call.

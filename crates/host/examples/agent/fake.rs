@@ -13,6 +13,7 @@ use bytes::Bytes;
 use sandcrate_protocol::{BoxSpec, ErrorKind, ExecResult, ExecStatus, ProcessInfo, ProcessSpec};
 use serde_json::{Value, json};
 
+use super::host::policy::SkillMounts;
 use super::host::tools::Executor;
 use super::host::{Client, FileKind, FileMeta, HostError, Query, Result};
 
@@ -247,6 +248,7 @@ pub(crate) struct FakeExecutor {
     pub(crate) client: Arc<FakeClient>,
     /// The box of every session, but for its id.
     pub(crate) spec: Mutex<BoxSpec>,
+    pub(crate) skill_mounts: SkillMounts,
     pub(crate) executed: Mutex<Vec<Value>>,
 }
 
@@ -254,7 +256,12 @@ impl FakeExecutor {
     pub(crate) fn new(client: Arc<FakeClient>) -> Self {
         let mut spec = BoxSpec::new("");
         spec.host_path = Some("/srv/box/default".to_owned());
-        Self { client, spec: Mutex::new(spec), executed: Mutex::default() }
+        Self {
+            client,
+            spec: Mutex::new(spec),
+            skill_mounts: SkillMounts::default(),
+            executed: Mutex::default(),
+        }
     }
 }
 
@@ -264,13 +271,16 @@ impl Executor for FakeExecutor {
         let mut spec = self.spec_for(query).await?;
         spec.cmd = parameters["command"].as_str().unwrap_or_default().to_owned();
         lock(&self.executed).push(parameters);
+        lock(&self.client.specs).push(spec.clone());
         let result = self.client.execute(&spec).await?;
         Ok(json!({"session_id": result.session_id, "ok": true, "exit_code": 0, "stdout": result.stdout}))
     }
 
     async fn spec_for(&self, query: &Query) -> Result<BoxSpec> {
         let id = query.launcher_id.as_ref().and_then(Value::as_str).unwrap_or("global");
-        Ok(BoxSpec { session_id: id.to_owned(), ..lock(&self.spec).clone() })
+        let mut spec = BoxSpec { session_id: id.to_owned(), ..lock(&self.spec).clone() };
+        self.skill_mounts.apply(&mut spec, query);
+        Ok(spec)
     }
 
     fn client(&self) -> Arc<dyn Client> {

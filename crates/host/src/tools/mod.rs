@@ -23,14 +23,17 @@ use serde_json::Value;
 pub use python_env::PythonEnvironment;
 pub use schema::{ToolDefinition, ToolFormat, native_definitions};
 
-use crate::policy::{Policy, SkillMounts};
-use crate::skills::{SkillsView, restrict_mounts};
+use crate::policy::{Policy, SandboxMode};
+use crate::skills::SkillsView;
 use crate::{Client, HostError, Query, Result};
 use arguments::Arguments;
 use files::BoxFiles;
 use path::{Access, Place};
 
 /// What the tools need of the service.
+///
+/// Both methods must ask for the same box, mounts included: a runtime makes a box anew when they differ. Packages of
+/// skills are mounted as [`SkillMounts`](crate::policy::SkillMounts) says, in both.
 #[async_trait]
 pub trait Executor: Send + Sync + std::fmt::Debug {
     /// Runs `parameters.command` in the query's session; of the rest, `workdir`, `timeout_sec` and `env` count.
@@ -92,7 +95,7 @@ impl Toolbox {
     /// Runs one call. Only `activate` changes the query.
     pub async fn call(&self, tool: &str, arguments: &Value, query: &mut Query) -> Result<Value> {
         self.policy.check_tool(tool)?;
-        if self.policy.mode != crate::policy::SandboxMode::All {
+        if self.policy.mode != SandboxMode::All {
             let session = self.executor.spec_for(query).await?.session_id;
             self.policy.check_session(&session)?;
         }
@@ -146,10 +149,7 @@ impl Toolbox {
     }
 
     async fn files(&self, query: &Query) -> Result<BoxFiles> {
-        let mut spec = self.executor.spec_for(query).await?;
-        if self.policy.skill_mounts == SkillMounts::ReadOnlyUntilActivated {
-            restrict_mounts(&mut spec, query);
-        }
+        let spec = self.executor.spec_for(query).await?;
         Ok(BoxFiles { client: self.executor.client(), spec })
     }
 

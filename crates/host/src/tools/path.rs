@@ -11,8 +11,6 @@ use crate::{FileKind, FileMeta, HostError, Query, Result};
 
 pub(crate) const WORKSPACE: &str = "/workspace";
 const SKILLS_DIR: &str = ".skills";
-/// Names of a package's entry file, by which a mounted package is known.
-const ENTRY_FILES: [&str; 2] = ["SKILL.md", "skill.md"];
 
 /// What a tool means to do at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,19 +128,17 @@ fn through_link(path: &str) -> HostError {
     ))
 }
 
-/// A session keeps the mounts it began with. A skill that was installed later has no package in it, and a file
-/// written there would end up in the workspace instead.
+/// A runtime may keep the mounts a session began with. A skill that was installed later has no package in it then,
+/// and a file written there would end up in the workspace instead.
 async fn is_mounted(files: &BoxFiles, skill: &str, root: &str) -> Result<()> {
-    for entry in ENTRY_FILES {
-        if files.stat(&format!("{root}/{entry}")).await?.is_some() {
-            return Ok(());
-        }
+    if files.stat(root).await?.is_some_and(|meta| meta.kind == FileKind::Directory) {
+        return Ok(());
     }
     Err(HostError::new(
         ErrorKind::SkillNotFound,
         format!(
-            "Skill \"{skill}\" has no package at {SKILLS_MOUNT}/{skill} in this session: it was installed after the \
-             session began, or has no SKILL.md. It is there in a new session."
+            "Skill \"{skill}\" has no package at {SKILLS_MOUNT}/{skill} in this session, which began before it was \
+             installed. It is there in a new session."
         ),
     ))
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::fake::{FakeClient, FakeExecutor, lock};
 use super::*;
+use crate::policy::SkillMounts;
 use crate::skills::Filesystem;
 
 /// A toolbox over a fake runtime.
@@ -18,8 +19,12 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn with_policy(policy: Policy) -> Self {
+        Self::with_mounts(policy, SkillMounts::default())
+    }
+
+    fn with_mounts(policy: Policy, skill_mounts: SkillMounts) -> Self {
         let client = Arc::new(FakeClient::new());
-        let executor = Arc::new(FakeExecutor::new(Arc::clone(&client)));
+        let executor = Arc::new(FakeExecutor { skill_mounts, ..FakeExecutor::new(Arc::clone(&client)) });
         let skills = Arc::new(SkillsView::new(Filesystem::Separate));
         let toolbox = Toolbox::new(Arc::clone(&executor) as Arc<dyn Executor>, skills, policy);
         Self { client, executor, toolbox, query: Query::default() }
@@ -144,22 +149,31 @@ async fn a_package_that_is_not_mounted_is_no_place_to_write() {
     assert_eq!(bench.client.content("/workspace/.skills/late/a.txt"), None);
 }
 
-// S5: the box that file tools ask for has unactivated packages read-only, when policy says so.
+// S5: until it is activated a package is read-only by its mount, for commands and for files alike.
 #[tokio::test]
 async fn policy_makes_unactivated_packages_read_only() {
     use sandcrate_protocol::{MountMode, MountSpec};
     for (skill_mounts, before) in
         [(SkillMounts::AsListed, MountMode::Rw), (SkillMounts::ReadOnlyUntilActivated, MountMode::Ro)]
     {
-        let mut bench = Bench::with_policy(Policy { skill_mounts, ..Policy::default() });
+        let mut bench = Bench::with_mounts(Policy::default(), skill_mounts);
         bench.skill("pdf").await;
         let mount = MountSpec::new("/srv/skills/pdf", "/workspace/.skills/pdf", MountMode::Rw);
         lock(&bench.executor.spec).extra_mounts.push(mount);
-        bench.ok("read", json!({"path": ""})).await;
-        assert_eq!(lock(&bench.client.specs).last().unwrap().extra_mounts[0].mode, before);
-        bench.ok("activate", json!({"skill_name": "pdf"})).await;
-        bench.ok("read", json!({"path": ""})).await;
-        assert_eq!(lock(&bench.client.specs).last().unwrap().extra_mounts[0].mode, MountMode::Rw);
+        for expected in [before, MountMode::Rw] {
+            // A spelling that no look at the text finds.
+            for (tool, arguments) in
+                [("read", json!({"path": ""})), ("exec", json!({"command": "ls /workspace/.skil''ls/pdf"}))]
+            {
+                bench.ok(tool, arguments).await;
+                assert_eq!(
+                    lock(&bench.client.specs).last().unwrap().extra_mounts[0].mode,
+                    expected,
+                    "{tool}"
+                );
+            }
+            bench.ok("activate", json!({"skill_name": "pdf"})).await;
+        }
     }
 }
 
@@ -236,7 +250,6 @@ async fn tools_are_offered_while_a_backend_serves_and_policy_allows() {
 
 #[tokio::test]
 async fn policy_is_asked_before_every_call() {
-    use crate::policy::SandboxMode;
     let mut bench = Bench::with_policy(Policy { deny: vec!["write".to_owned()], ..Policy::default() });
     let error = bench.call("write", json!({"path": "/workspace/a", "content": ""})).await.unwrap_err();
     assert_eq!(error, crate::policy::PolicyError::ToolDenied { tool: "write".to_owned() }.into());

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use sandcrate_protocol::NetworkMode;
+use sandcrate_protocol::{ErrorKind, NetworkMode};
 
 use super::files::BoxFiles;
 use crate::workspace::quote::quote;
@@ -21,7 +21,7 @@ use crate::{FileKind, Result};
 ///
 /// ```
 /// use sandcrate_host::tools::PythonEnvironment;
-/// use sandcrate_protocol::NetworkMode;
+/// use sandcrate_protocol::{ErrorKind, NetworkMode};
 ///
 /// let environment = PythonEnvironment::new("/workspace/.skills/pdf", NetworkMode::On);
 /// assert!(environment.wrap("python main.py").ends_with("exec sh -c 'python main.py'\n"));
@@ -68,7 +68,14 @@ impl PythonEnvironment {
 
 /// Whether a package has something that an environment is made from, as seen in the box.
 pub(crate) async fn is_needed(files: &BoxFiles, directory: &str) -> Result<bool> {
-    let entries = files.list(directory).await?;
+    let entries = match files.list(directory).await {
+        Ok(entries) => entries,
+        // The command will say so itself, in words that fit what it does.
+        Err(error) if matches!(error.kind, ErrorKind::FileNotFound | ErrorKind::FileFailed) => {
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    };
     Ok(entries.iter().any(|entry| match entry.kind {
         FileKind::Directory => entry.name == VENV_DIRECTORY,
         FileKind::File => MANIFESTS.contains(&entry.name.as_str()),
@@ -98,15 +105,16 @@ sc_hash() {
     fi
 }
 sc_fingerprint() {
+    sc_names=$(sc_manifests)
     sc_sum=$(
-        for sc_name in $(sc_manifests); do
+        for sc_name in $sc_names; do
             printf '%s\0' "$sc_name"
             cat "$sc_dir/$sc_name"
             printf '\0'
         done | sc_hash
     )
     printf '{"files": "%s", "python": "%s", "sha256": "%s", "version": "%s"}' \
-        "$(sc_manifests)" "$sc_python" "${sc_sum%% *}" "$("$sc_python" -V 2>&1)"
+        "${sc_names% }" "$sc_python" "${sc_sum%% *}" "$("$sc_python" -V 2>&1)"
 }
 sc_is_fresh() {
     [ -x "$sc_venv/bin/python" ] && [ -f "$sc_meta" ] && [ "$(cat "$sc_meta")" = "$sc_want" ]
