@@ -220,6 +220,30 @@ mod tests {
         assert!(GlobPattern::new(&"x".repeat(2000)).is_err());
     }
 
+    /// The meaning of a pattern, said once more without care for time.
+    fn meant(parts: &[&str], names: &[&str]) -> bool {
+        let Some((part, rest)) = parts.split_first() else { return names.is_empty() };
+        if *part == "**" {
+            return meant(rest, names) || names.split_first().is_some_and(|(_, names)| meant(parts, names));
+        }
+        let text = part.replace('*', ".*").replace('?', ".");
+        let one = regex::Regex::new(&format!("^{text}$")).unwrap();
+        names.split_first().is_some_and(|(name, names)| one.is_match(name) && meant(rest, names))
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_pattern_means_what_a_plain_reading_of_it_means(
+            pattern in proptest::collection::vec("[ab*?]{1,4}", 1..4),
+            path in proptest::collection::vec("[ab]{1,4}", 1..5),
+        ) {
+            let parts: Vec<&str> = std::iter::once("**").chain(pattern.iter().map(String::as_str)).collect();
+            let names: Vec<&str> = path.iter().map(String::as_str).collect();
+            let found = GlobPattern::new(&pattern.join("/")).unwrap().matches(&names);
+            proptest::prop_assert_eq!(found, meant(&parts, &names));
+        }
+    }
+
     #[test]
     fn many_stars_take_no_exponential_time() {
         let pattern = GlobPattern::new(&"*a".repeat(400)).unwrap();

@@ -264,3 +264,25 @@ async fn policy_is_asked_before_every_call() {
     bench.ok("exec", json!({"command": "id"})).await;
     assert_eq!(bench.refusal("fly", json!({})).await, "unknown tool `fly`");
 }
+
+proptest::proptest! {
+    // S2, F5: whatever is accepted is below the workspace by its components, and in no skill that is not known.
+    #[test]
+    fn accepted_paths_stay_in_the_workspace(
+        parts in proptest::collection::vec("workspace|workspaceX|\\.skills|\\.\\.|\\.|etc||a b|known", 0..6),
+        start in "|/|/workspace/|/workspace/\\.skills/",
+    ) {
+        let given = format!("{start}{}", parts.join("/"));
+        let (skills, mut query) = (SkillsView::new(Filesystem::Separate), Query::default());
+        query.variables.insert("_activated_skills".to_owned(), json!({"known": {}}));
+        if let Ok(place) = path::resolve(&given, Access::Change, &skills, &query) {
+            let names: Vec<&str> = place.path.split('/').collect();
+            proptest::prop_assert_eq!(&names[..2], &["", "workspace"]);
+            proptest::prop_assert!(names[2..].iter().all(|name| !["", ".", ".."].contains(name)));
+            if names.get(2) == Some(&".skills") {
+                proptest::prop_assert_eq!(names.get(3), Some(&"known"));
+                proptest::prop_assert_eq!(place.skill.as_deref(), Some("known"));
+            }
+        }
+    }
+}

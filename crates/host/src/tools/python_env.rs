@@ -84,6 +84,10 @@ pub(crate) async fn is_needed(files: &BoxFiles, directory: &str) -> Result<bool>
 }
 
 /// Portable shell. What a build prints goes to standard error: standard output is the command's.
+///
+/// The process that shows its owner alive is started before there are traps, ends by itself once the lock is gone,
+/// and is never waited for: a shell that is still setting out may lose a signal, and would then wait for the lock
+/// that it keeps.
 const SCRIPT: &str = r#"sc_venv=$sc_dir/.venv
 sc_state=$sc_dir/.langbot
 sc_meta=$sc_state/python-env.json
@@ -180,17 +184,16 @@ sc_build() {
 sc_build_alone() {
     sc_token=owner-$$-$(date +%s)-$(od -An -N4 -tx4 /dev/urandom | tr -d ' ')
     sc_acquire || return 1
+    sc_beats $$ </dev/null >/dev/null 2>&1 &
+    sc_beats_pid=$!
     trap sc_release EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
-    sc_beats $$ </dev/null >/dev/null 2>&1 &
-    sc_beats_pid=$!
     sc_is_fresh || sc_build
     sc_status=$?
-    kill "$sc_beats_pid" 2>/dev/null
-    wait "$sc_beats_pid" 2>/dev/null
     trap - EXIT INT TERM
     sc_release
+    kill "$sc_beats_pid" 2>/dev/null
     return "$sc_status"
 }
 sc_prepare() {

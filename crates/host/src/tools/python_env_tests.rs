@@ -320,3 +320,15 @@ fn a_build_that_is_asked_to_end_gives_its_lock_back() {
     assert!(!package.lock().exists());
     assert!(!package.at(".langbot/python-env.json").exists());
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+    // F1: no text that a command carries is touched on its way.
+    #[test]
+    fn any_text_reaches_the_command(text in "[ -~\nä😀\t]{0,60}") {
+        let package = Package::new(&[]);
+        let command = format!("printf %s {}\n", quote(&text));
+        let (code, out, err) = package.run(&command);
+        proptest::prop_assert_eq!((code, out, err), (0, text, String::new()));
+    }
+}
