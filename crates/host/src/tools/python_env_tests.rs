@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// `-V`, `-m venv DIR` and `-m pip …`. In pip it appends to `pip.log`, waits while `hold` exists, and fails if
-/// `fail` does.
+/// `-V`, `-m venv DIR` and `-m pip …`. In pip it appends to `pip.log`, waits while `hold` exists but not for
+/// ever, and fails if `fail` does.
 const FAKE_PYTHON: &str = r#"#!/bin/sh
 case "$1 $2" in
 "-V ") echo "Python 3.12.0 (fake)" ;;
@@ -21,7 +21,8 @@ case "$1 $2" in
     shift 2
     echo "$*" >>"$FAKE_PLACE/pip.log"
     echo "fake pip says: $*"
-    while [ -e "$FAKE_PLACE/hold" ]; do sleep 0.1; done
+    n=0
+    while [ -e "$FAKE_PLACE/hold" ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n + 1)); done
     if [ -e "$FAKE_PLACE/fail" ]; then exit 3; fi
     ;;
 *) echo "fake python ran $*" ;;
