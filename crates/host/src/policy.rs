@@ -22,7 +22,7 @@ pub enum SandboxMode {
     All,
 }
 
-/// How packages of skills appear in boxes. Asked by the service, wherever it makes the spec of a box.
+/// How packages of skills appear in boxes; the service is built with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkillMounts {
@@ -64,7 +64,6 @@ pub struct Policy {
     pub deny: Vec<String>,
     /// Whether a call may carry `elevated: true`.
     pub allow_elevation: bool,
-    pub skill_mounts: SkillMounts,
 }
 
 impl Default for Policy {
@@ -75,7 +74,6 @@ impl Default for Policy {
             allow: Vec::new(),
             deny: Vec::new(),
             allow_elevation: false,
-            skill_mounts: SkillMounts::AsListed,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
+use sandcrate_host::HostError;
 use sandcrate_runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +14,7 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::auth::{Admission, Face, Guard, admit};
 use crate::tenancy::Tenancy;
+use crate::tools::Tools;
 use crate::{Refusal, ServerConfig, operations, relay, rest, rpc};
 
 /// The state of the router. Clones share everything.
@@ -28,6 +30,8 @@ pub struct App {
     pub tasks: TaskTracker,
     pub(crate) admission: Arc<Admission>,
     pub(crate) tenancy: Arc<Tenancy>,
+    /// Or why there are none, to be told to whoever asks for one.
+    pub(crate) tools: Arc<Result<Tools, HostError>>,
     /// One permit per RPC request under way; see `ServerLimits::in_flight_total`.
     pub(crate) in_flight: Arc<Semaphore>,
 }
@@ -37,9 +41,20 @@ impl App {
         let admission = Arc::new(Admission::new(&config));
         let tenancy = Arc::new(Tenancy::new(&config));
         let in_flight = Arc::new(Semaphore::new(config.limits.in_flight_total));
+        let tools = Arc::new(Tools::new(runtime.clone(), config.tools.clone()));
         let abort = CancellationToken::new();
         let tasks = TaskTracker::new();
-        Self { runtime, config: Arc::new(config), shutdown, abort, tasks, admission, tenancy, in_flight }
+        Self {
+            runtime,
+            config: Arc::new(config),
+            shutdown,
+            abort,
+            tasks,
+            admission,
+            tenancy,
+            tools,
+            in_flight,
+        }
     }
 
     /// Every route, behind authentication. Requests need a [`crate::Connection`] extension, which `serve` sets.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Cidr, InstanceId, Token};
+use crate::{Cidr, InstanceId, Token, ToolsConfig};
 
 /// Who may speak LangBot's first dialect, which sends no token (LangBot 4.10.0 to 4.10.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Default for ServerLimits {
 }
 
 /// The whole configuration of the faces.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
     /// Shared with clients; never printed and never written back.
@@ -78,6 +78,7 @@ pub struct ServerConfig {
     #[serde(skip)]
     pub stdio: bool,
     pub limits: ServerLimits,
+    pub tools: ToolsConfig,
     /// How long commands may go on once we are told to stop.
     #[serde(rename = "shutdown_grace_ms", with = "millis")]
     pub shutdown_grace: Duration,
@@ -93,6 +94,7 @@ impl Default for ServerConfig {
             insecure_no_auth: false,
             stdio: false,
             limits: ServerLimits::default(),
+            tools: ToolsConfig::default(),
             shutdown_grace: Duration::from_secs(10),
         }
     }

@@ -14,6 +14,7 @@ mod rest;
 mod rpc;
 mod serve;
 mod tenancy;
+mod tools;
 mod websocket;
 
 pub use app::App;
@@ -23,3 +24,4 @@ pub use refusal::Refusal;
 pub use rpc::{StdioError, serve_stdio};
 pub use serve::{Listener, ServeError, serve, serve_app};
 pub use tenancy::InstanceId;
+pub use tools::ToolsConfig;

@@ -12,6 +12,7 @@ mod exec;
 mod http;
 mod logs;
 mod problem;
+mod profile;
 mod ps;
 mod session;
 mod skill;
@@ -19,6 +20,7 @@ mod start;
 mod stop;
 pub(crate) mod table;
 mod text;
+mod tool;
 mod top;
 
 use std::process::ExitCode;
@@ -54,6 +56,10 @@ pub(crate) enum ClientVerb {
     Cp(copy::CopyArgs),
     /// List, add, edit, export and remove skills of a server
     Skill(skill::SkillArgs),
+    /// Call the tools of an agent: exec, read, write, edit, glob, grep
+    Tool(tool::ToolArgs),
+    /// List the presets of sessions that a server has
+    Profile(profile::ProfileArgs),
 }
 
 pub(crate) fn main(verb: ClientVerb) -> ExitCode {
@@ -85,6 +91,8 @@ async fn run(verb: ClientVerb) -> anyhow::Result<ExitCode> {
         ClientVerb::Stop(args) => stop::run(args).await,
         ClientVerb::Cp(args) => copy::run(args).await,
         ClientVerb::Skill(args) => skill::run(args).await,
+        ClientVerb::Tool(args) => tool::run(args).await,
+        ClientVerb::Profile(args) => profile::run(args).await,
     }
 }
 
@@ -101,6 +109,8 @@ fn format_of(verb: &ClientVerb) -> OutputFormat {
         ClientVerb::Stop(args) => args.output,
         ClientVerb::Cp(args) => args.output,
         ClientVerb::Skill(args) => args.output(),
+        ClientVerb::Tool(args) => args.output(),
+        ClientVerb::Profile(args) => args.output(),
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use sandcrate_protocol::network::Grants;
 use sandcrate_runtime::{NetworkConfig, RuntimeConfig};
-use sandcrate_server::{Legacy, ServerConfig, Token};
+use sandcrate_server::{Legacy, ServerConfig, Token, ToolsConfig};
 use serde_json::Value;
 
 use layers::Layers;
@@ -232,6 +232,7 @@ impl Config {
             insecure_no_auth: server.insecure_no_auth,
             stdio: self.is_stdio(),
             limits: server.limits.clone(),
+            tools: ToolsConfig { profiles: self.settings.profiles.clone(), ..self.settings.tools.clone() },
             shutdown_grace: Duration::from_millis(server.shutdown_grace_ms),
         }
     }

@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sandcrate_protocol::BoxProfile;
 use sandcrate_protocol::network::{Limits, Rule};
 use sandcrate_runtime::{
     BackendChoice, HostNetwork, NetworkConfig, OnNetwork, PublishOn, ReportedBackend, RuntimeConfig,
     RuntimeLimits,
 };
-use sandcrate_server::{InstanceId, Legacy, ServerConfig, ServerLimits};
+use sandcrate_server::{InstanceId, Legacy, ServerConfig, ServerLimits, ToolsConfig};
 use sandcrate_skills::Limits as SkillLimits;
 use serde::{Deserialize, Serialize};
 
 use super::listen::Listen;
 
 /// The whole of `sandcrate.toml`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {
     pub(crate) server: Server,
@@ -29,6 +30,9 @@ pub(crate) struct Settings {
     pub(crate) native: Native,
     /// What sessions call an image, and the imported one that it is.
     pub(crate) images: BTreeMap<String, String>,
+    pub(crate) tools: ToolsConfig,
+    /// The operator's profiles, by name.
+    pub(crate) profiles: BTreeMap<String, BoxProfile>,
     pub(crate) log: Log,
 }
 
@@ -234,7 +238,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 52] = [
+pub(crate) const KEYS: [(&str, &str); 58] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
     ("server.instance", r#"the UUID of the one LangBot that is served"#),
@@ -288,6 +292,12 @@ pub(crate) const KEYS: [(&str, &str); 52] = [
         "images",
         r#"a table of names and imported images, such as {"rockchin/langbot-sandbox:latest" = "langbot"}"#,
     ),
+    ("tools.profile", r#"the name of a profile, such as "default""#),
+    ("tools.session_template", r#"text with names in braces, such as "{launcher_type}_{launcher_id}""#),
+    ("tools.output_limit_chars", "a number of at least 100, such as 4000"),
+    ("tools.allow", r#"a list of tools such as ["read", "glob", "grep"]"#),
+    ("tools.deny", r#"a list of tools such as ["write", "edit"]"#),
+    ("profiles", r#"a table of profiles, such as {big = {memory_mb = 4096, max_timeout_sec = 600}}"#),
     ("log.format", r#""text" or "json""#),
     ("log.filter", r#"a level such as "info", or "info,sandcrate_server=debug""#),
 ];

@@ -10,6 +10,7 @@ mod client_exec;
 mod client_process;
 mod client_session;
 mod client_skill;
+mod client_tool;
 mod config;
 mod doctor;
 mod driver;

@@ -40,7 +40,7 @@ pub struct BoxConfig {
     pub backend: Option<String>,
     /// Where the runtime listens; none: a child of ours, or what the deployment suggests.
     pub endpoint: Option<String>,
-    pub profile: &'static BoxProfile,
+    pub profile: BoxProfile,
     pub image: Option<String>,
     pub host_root: Option<PathBuf>,
     pub default_workspace: Option<PathBuf>,
@@ -66,7 +66,8 @@ impl BoxConfig {
         };
         let local = local_section(section)?;
         let profile = text(&local, "box.local.profile")?.unwrap_or_else(|| "default".to_owned());
-        let profile = BoxProfile::named(&profile).map_err(|error| HostError::invalid(error.to_string()))?;
+        let profile =
+            BoxProfile::named(&profile).map_err(|error| HostError::invalid(error.to_string()))?.clone();
         let host_root = text(&local, "box.local.host_root")?.map(|root| resolved(Path::new(&root)));
         let below_root = |path: &str| match &host_root {
             Some(root) => resolved(&root.join(path)),

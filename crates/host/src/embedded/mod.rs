@@ -21,11 +21,18 @@ const PIECE: usize = 8 << 20;
 #[derive(Debug, Clone)]
 pub struct EmbeddedClient {
     runtime: Runtime,
+    on_timeout: OnTimeout,
 }
 
 impl EmbeddedClient {
     pub fn new(runtime: Runtime) -> Self {
-        Self { runtime }
+        Self { runtime, on_timeout: OnTimeout::EndSession }
+    }
+
+    /// A command that runs too long ends alone. Without this its session ends with it, as in LangBot's runtime.
+    #[must_use]
+    pub fn keeping_sessions(self) -> Self {
+        Self { on_timeout: OnTimeout::EndCommand, ..self }
     }
 
     pub fn runtime(&self) -> &Runtime {
@@ -119,7 +126,7 @@ impl Client for EmbeddedClient {
         if spec.cmd.is_empty() {
             return Err(HostError::invalid("cmd must not be empty"));
         }
-        let outcome = self.runtime.exec(spec, OnTimeout::EndSession).await.map_err(failed)?;
+        let outcome = self.runtime.exec(spec, self.on_timeout).await.map_err(failed)?;
         Ok(presented(&outcome, spec.timeout_sec))
     }
 

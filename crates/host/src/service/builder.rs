@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, RwLock};
 
+use sandcrate_protocol::BoxProfile;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -9,6 +10,7 @@ use super::errors::ErrorRing;
 use super::{Availability, Inner, Service};
 use crate::config::BoxConfig;
 use crate::connector::{Connection, Connector, Deployment};
+use crate::policy::SkillMounts;
 use crate::session_id::SessionTemplate;
 use crate::{Client, Result};
 
@@ -22,6 +24,8 @@ pub struct ServiceBuilder {
     client: Option<Arc<dyn Client>>,
     connection: Option<Arc<dyn Connection>>,
     deployment: Option<Deployment>,
+    profile: Option<BoxProfile>,
+    skill_mounts: SkillMounts,
     output_limit: usize,
     shares_filesystem: Option<bool>,
 }
@@ -33,6 +37,8 @@ impl Default for ServiceBuilder {
             client: None,
             connection: None,
             deployment: None,
+            profile: None,
+            skill_mounts: SkillMounts::default(),
             output_limit: OUTPUT_LIMIT_CHARS,
             shares_filesystem: None,
         }
@@ -68,6 +74,20 @@ impl ServiceBuilder {
         self
     }
 
+    /// A profile of the application's own, instead of the one that the configuration names.
+    #[must_use]
+    pub fn profile(mut self, profile: BoxProfile) -> Self {
+        self.profile = Some(profile);
+        self
+    }
+
+    /// How packages of skills are mounted; as the reference does it, writable, without this.
+    #[must_use]
+    pub fn skill_mounts(mut self, mounts: SkillMounts) -> Self {
+        self.skill_mounts = mounts;
+        self
+    }
+
     /// Characters of each stream that an agent is shown; 4000 without it.
     #[must_use]
     pub fn output_limit_chars(mut self, limit: usize) -> Self {
@@ -86,7 +106,10 @@ impl ServiceBuilder {
     /// When the configuration is not valid: a field of the wrong type, an unknown profile, a bad template or
     /// endpoint.
     pub fn build(self) -> Result<Service> {
-        let (config, forced) = BoxConfig::of_application(&self.config)?;
+        let (mut config, forced) = BoxConfig::of_application(&self.config)?;
+        if let Some(profile) = self.profile {
+            config.profile = profile;
+        }
         let forced = forced.as_deref().map(SessionTemplate::parse).transpose()?;
         let (client, connection) = match (self.client, self.connection) {
             (Some(client), connection) => (client, connection),
@@ -105,6 +128,7 @@ impl ServiceBuilder {
             shares_filesystem: self.shares_filesystem,
             forced_template: RwLock::new(forced),
             skills: RwLock::new(None),
+            skill_policy: self.skill_mounts,
             errors: Mutex::new(ErrorRing::default()),
             availability: watch::Sender::new(Availability::default()),
             listener: Mutex::new(None),

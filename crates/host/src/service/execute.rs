@@ -36,7 +36,7 @@ impl Service {
         let spec = self.build_spec(&payload, HostMounts::Check);
         let mut spec = spec.map_err(|error| self.record(error, query))?;
         // Made by the skill store, which need not be below the roots for other mounts.
-        spec.extra_mounts = self.skill_mounts(query);
+        self.mount_skills(&mut spec, query);
         self.execute_spec(spec, query).await
     }
 

@@ -25,6 +25,7 @@ use tokio::task::AbortHandle;
 
 use crate::config::BoxConfig;
 use crate::connector::{Connection, Link};
+use crate::policy::SkillMounts;
 use crate::session_id::{self, SessionTemplate};
 use crate::{Client, HostError, Query, Result};
 
@@ -93,6 +94,7 @@ struct Inner {
     forced_template: RwLock<Option<SessionTemplate>>,
     /// None: the application has no skills at all.
     skills: RwLock<Option<Vec<SkillPackage>>>,
+    skill_policy: SkillMounts,
     errors: Mutex<ErrorRing>,
     availability: watch::Sender<Availability>,
     /// Follows the connection; ends with the service.
@@ -186,7 +188,11 @@ impl Service {
             Ok(()) => {
                 let workspace = self.default_workspace().map(|path| path.display().to_string());
                 let workspace = workspace.as_deref().unwrap_or("(none)");
-                tracing::info!(profile = &*self.inner.config.profile.name, workspace, "Box runtime connected");
+                tracing::info!(
+                    profile = &*self.inner.config.profile.name,
+                    workspace,
+                    "Box runtime connected"
+                );
                 self.set_available();
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::PoisonError;
 
-use sandcrate_protocol::{MountMode, MountSpec, python_trim};
+use sandcrate_protocol::{BoxSpec, MountMode, MountSpec, python_trim};
 
 use super::Service;
 use crate::Query;
@@ -23,6 +23,13 @@ impl Service {
     /// The skills there are, in their order; nothing when the application has none to manage.
     pub fn set_skills(&self, skills: Option<Vec<SkillPackage>>) {
         *self.inner.skills.write().unwrap_or_else(PoisonError::into_inner) = skills;
+    }
+
+    /// Gives the box the skills of the query, as writable as the policy has it: for commands and files alike, or
+    /// each would remake the other's box.
+    pub(crate) fn mount_skills(&self, spec: &mut BoxSpec, query: &Query) {
+        spec.extra_mounts = self.skill_mounts(query);
+        self.inner.skill_policy.apply(spec, query);
     }
 
     /// One mount for each skill that the query may see, whether it is activated or not: a session's mounts are

@@ -31,7 +31,7 @@ impl Service {
         if let Some(image) = &config.image {
             fields.entry("image").or_insert_with(|| json!(image));
         }
-        apply_profile(config.profile, &mut fields);
+        apply_profile(&config.profile, &mut fields);
         let spec = BoxSpec::from_json(&Value::Object(fields)).map_err(|invalid| {
             let first = invalid.issues().first().map(|issue| issue.message.clone());
             HostError::invalid(first.unwrap_or_else(|| invalid.to_string()))

@@ -12,6 +12,7 @@ mod path;
 mod python_env;
 mod schema;
 mod search;
+mod service;
 mod skill_tools;
 
 use std::sync::Arc;
@@ -73,6 +74,10 @@ impl Toolbox {
 
     pub fn skills(&self) -> &SkillsView {
         &self.skills
+    }
+
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// The tools that a query has now: none while no backend serves, and without those that policy forbids.

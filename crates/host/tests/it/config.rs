@@ -29,7 +29,7 @@ fn absent_null_and_empty_are_the_same() {
     let config = BoxConfig::default();
     assert!(config.enabled && config.endpoint.is_none() && config.allowed_mount_roots.is_empty());
     assert_eq!(
-        (config.profile.name, config.default_workspace, config.workspace_quota_mb),
+        (&*config.profile.name, config.default_workspace, config.workspace_quota_mb),
         ("default", None, None)
     );
     assert!(config.skills_root.is_absolute() && config.skills_root.ends_with("skills"));

@@ -98,7 +98,7 @@ fn test_unknown_profile_raises_error() {
 #[test]
 fn test_builtin_profiles_are_consistent() {
     let named = |name: &str| BoxProfile::named(name).unwrap();
-    let names: Vec<&str> = BoxProfile::builtin().iter().map(|profile| profile.name).collect();
+    let names: Vec<&str> = BoxProfile::builtin().iter().map(|profile| &*profile.name).collect();
     assert_eq!(names, ["default", "network_basic", "network_extended", "offline_readonly"]);
     for profile in BoxProfile::builtin() {
         assert!(profile.timeout_sec <= profile.max_timeout_sec && profile.image == DEFAULT_IMAGE);
@@ -110,7 +110,7 @@ fn test_builtin_profiles_are_consistent() {
     );
     assert!(extended.cpus > basic.cpus && extended.memory_mb > basic.memory_mb);
     let offline = named("offline_readonly");
-    assert_eq!(offline.locked, ["network", "host_path_mode", "read_only_rootfs"]);
+    assert_eq!(*offline.locked, ["network", "host_path_mode", "read_only_rootfs"]);
     assert!(offline.cpus < default.cpus && offline.memory_mb < default.memory_mb);
 }
 

@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use sandcrate_host::{Query, Service, SkillPackage, SkillZip};
-use sandcrate_protocol::{MountMode, MountSpec};
+use sandcrate_host::policy::SkillMounts;
+use sandcrate_host::tools::Executor;
+use sandcrate_host::{Client, Query, Service, SkillPackage, SkillZip};
+use sandcrate_protocol::{BoxSpec, MountMode, MountSpec};
 use serde_json::json;
 
 use crate::mock::MockClient;
@@ -128,4 +130,26 @@ async fn skills_are_reached_in_process_and_over_rpc_alike() {
     let remote = Service::builder().config(&server.config()).build().unwrap();
     remote.initialize().await;
     a_skill_lives(&remote).await;
+}
+
+/// S5: what is not activated cannot be changed, by a command or by a file tool; the same mounts for both.
+#[tokio::test]
+async fn skills_can_be_mounted_read_only_until_they_are_activated() {
+    let client = Arc::new(MockClient::default());
+    let service = Service::builder()
+        .client(Arc::clone(&client) as Arc<dyn Client>)
+        .skill_mounts(SkillMounts::ReadOnlyUntilActivated)
+        .build()
+        .unwrap();
+    service.initialize().await;
+    let package =
+        |name: &str| SkillPackage { name: name.to_owned(), package_root: format!("/skills/{name}") };
+    service.set_skills(Some(vec![package("one"), package("two")]));
+    let mut asked = query(7);
+    asked.variables.insert("_activated_skills".to_owned(), json!({"two": {"name": "two"}}));
+    service.execute_tool(&json!({"command": "true"}), &asked).await.unwrap();
+    let modes = |spec: &BoxSpec| spec.extra_mounts.iter().map(|mount| mount.mode).collect::<Vec<_>>();
+    assert_eq!(modes(&client.last_spec()), [MountMode::Ro, MountMode::Rw]);
+    let for_files = Executor::spec_for(&service, &asked).await.unwrap();
+    assert_eq!(for_files.extra_mounts, client.last_spec().extra_mounts);
 }

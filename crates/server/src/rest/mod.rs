@@ -26,6 +26,7 @@ mod spec;
 mod start_events;
 mod status;
 mod terminal;
+mod tools;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -61,6 +62,7 @@ fn api() -> OpenApiRouter<App> {
         .merge(proxy::routes())
         .merge(skills::routes())
         .merge(status::routes())
+        .merge(tools::routes())
 }
 
 fn document() -> String {

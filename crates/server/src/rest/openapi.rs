@@ -27,6 +27,7 @@ use super::error::{ErrorBody, code};
         (name = "files", description = "What lies in them"),
         (name = "images", description = "What they can be made of"),
         (name = "network", description = "What they reach, and what reaches them"),
+        (name = "tools", description = "What an agent is given: exec, read, write, edit, glob, grep"),
         (name = "skills", description = "Packages that teach an agent, and that boxes can mount"),
         (name = "server", description = "The server itself"),
     ),

@@ -366,6 +366,41 @@ pub(crate) struct SkillEntryFacts {
     size: Option<u64>,
 }
 
+/// A preset of a session.
+#[derive(Debug, ToSchema)]
+pub(crate) struct ProfileFacts {
+    #[schema(example = "default")]
+    name: String,
+    image: String,
+    #[schema(example = "off")]
+    network: String,
+    #[schema(example = 30)]
+    timeout_sec: u64,
+    #[schema(example = "rw")]
+    host_path_mode: String,
+    /// Longer timeouts are cut to this.
+    #[schema(example = 120)]
+    max_timeout_sec: u64,
+    cpus: f64,
+    memory_mb: u64,
+    pids_limit: u64,
+    read_only_rootfs: bool,
+    workspace_quota_mb: u64,
+    /// The fields that a caller cannot change.
+    locked: Vec<String>,
+}
+
+/// A failure of a tool.
+#[derive(Debug, ToSchema)]
+pub(crate) struct ErrorFacts {
+    #[schema(example = "2026-01-01T12:00:00.000000+00:00")]
+    timestamp: String,
+    #[schema(example = "BoxValidationError")]
+    r#type: String,
+    message: String,
+    query_id: String,
+}
+
 /// The backend that serves, if any.
 #[derive(Debug, ToSchema)]
 pub(crate) struct HealthFacts {

@@ -9,6 +9,7 @@ mod proxy;
 mod sessions;
 mod skills;
 mod terminal;
+mod tools;
 mod upload;
 
 use std::sync::Arc;

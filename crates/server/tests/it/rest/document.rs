@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Server, script};
 
 /// Every route of the face. A route that is added has to be added here and described in the document.
-const ROUTES: [&str; 66] = [
+const ROUTES: [&str; 71] = [
     "DELETE /v1/images/{name}",
     "GET /v1/images",
     "POST /v1/images/{name}",
@@ -47,6 +47,10 @@ const ROUTES: [&str; 66] = [
     "GET /v1/skills/{name}/files",
     "GET /v1/skills/{name}/files/{path}",
     "GET /v1/status",
+    "GET /v1/errors",
+    "GET /v1/profiles",
+    "GET /v1/profiles/{name}",
+    "GET /v1/tools",
     "GET /v1/usage",
     "GET /v1/version",
     "HEAD /v1/sessions/{id}/files/{path}",
@@ -73,6 +77,7 @@ const ROUTES: [&str; 66] = [
     "POST /v1/skill-archives",
     "POST /v1/skill-scans",
     "POST /v1/skills",
+    "POST /v1/tools/{tool}",
     "PUT /v1/sessions/{id}/files/{path}",
     "PUT /v1/sessions/{id}/network",
     "PUT /v1/sessions/{id}/proxy/{port}/",
