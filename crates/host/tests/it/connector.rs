@@ -175,7 +175,7 @@ async fn b2_missed_pings_end_the_line() {
 async fn a_disposed_connector_leaves_no_child() {
     let place = tempfile::tempdir().unwrap();
     let pid = place.path().join("pid");
-    let script = format!("echo $$ > {}; {ANSWERING} done; sleep 600", pid.display());
+    let script = format!("echo $$ > {}; {ANSWERING} done; exec sleep 600", pid.display());
     let connector = child(&script);
     connector.connect().await.unwrap();
     let pid = std::fs::read_to_string(&pid).unwrap();

@@ -16,6 +16,7 @@ mod names;
 mod processes;
 mod profiles;
 mod quota;
+mod recorded;
 
 mod rpc;
 mod runtime;
