@@ -83,6 +83,13 @@ for engine in docker podman; do
         "$client" "$here/engine.py" "$engine" "$client" -m pytest -q -p no:cacheprovider -c "$here/pytest.ini" \
             --basetemp "$work/pytest-$engine" -k "$on_engines" \
             "$here/test_client.py" "$here/test_processes.py" "$here/test_sessions.py" || failed=1
+        if [[ $engine == docker && $# -eq 0 ]]; then
+            echo "our service with LangBot's own runtime:"
+            reference=$(environment "$here/requirements-0.4.2.txt")
+            suite=$("$here/../../tools/built-program.sh" cli test it true)
+            "$client" "$here/engine.py" docker "$reference" "$here/reference.py" \
+                "$suite" --exact host::the_service_works_with_langbots_own_runtime || failed=1
+        fi
     fi
 done
 exit "$failed"

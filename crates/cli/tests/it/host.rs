@@ -4,22 +4,41 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sandcrate_host::policy::Policy;
+use sandcrate_host::skills::{Filesystem, SkillsView};
+use sandcrate_host::tools::Toolbox;
 use sandcrate_host::{BoxConfig, ChildCommand, Client, Connector, Deployment, FileKind, Query, Service};
-use sandcrate_protocol::{BoxSpec, ErrorKind, ExecStatus};
+use sandcrate_protocol::{BoxSpec, ErrorKind, ExecStatus, ProcessStatus};
 use serde_json::{Value, json};
 
 use crate::driver::StateDir;
+use crate::golden::peer;
 use crate::skip::{Feature, skip_without};
 
 struct Application {
     service: Service,
     workspace: PathBuf,
     _place: tempfile::TempDir,
+    _server: Option<peer::Server>,
     _state: StateDir,
+}
+
+/// How the application reaches a runtime.
+enum Way {
+    /// The binary as its child.
+    Child,
+    /// A server of ours.
+    WebSocket,
+    /// A server of somebody else, by its address.
+    Endpoint(String),
 }
 
 impl Application {
     async fn start() -> Self {
+        Self::by(Way::Child).await
+    }
+
+    async fn by(way: Way) -> Self {
         let state = StateDir::new();
         let place = tempfile::tempdir().unwrap();
         let root = place.path().canonicalize().unwrap();
@@ -30,13 +49,23 @@ impl Application {
         let mut args = vec![state_dir, binary];
         args.extend(["box", "-s", "--ws-control-port", "0"].map(OsString::from));
         let child = ChildCommand { program: "env".into(), args };
-        let config = json!({"box": {"local": {"host_root": root, "workspace_quota_mb": 64}}});
+        let (server, endpoint) = match way {
+            Way::Child => (None, String::new()),
+            Way::WebSocket => {
+                let server = peer::Server::start(&[]);
+                let endpoint = format!("ws://127.0.0.1:{}", server.port);
+                (Some(server), endpoint)
+            }
+            Way::Endpoint(endpoint) => (None, endpoint),
+        };
+        let config = json!({"box": {"local": {"host_root": root, "workspace_quota_mb": 64},
+            "runtime": {"endpoint": endpoint}}});
         let section = BoxConfig::from_section(&config["box"]).unwrap();
         let connector = Connector::new(&section, Deployment { child, ..Deployment::default() }).unwrap();
         let service = Service::builder().config(&config).connection(Arc::new(connector)).build().unwrap();
         service.initialize().await;
         assert!(service.is_available(), "{:?}", service.availability().borrow());
-        Self { service, workspace: root.join("default"), _place: place, _state: state }
+        Self { service, workspace: root.join("default"), _place: place, _server: server, _state: state }
     }
 
     async fn run(&self, command: &str) -> Value {
@@ -47,6 +76,101 @@ impl Application {
     fn client(&self) -> &dyn Client {
         &**self.service.client()
     }
+}
+
+/// What an agent does in an hour, whichever way its application reaches a runtime.
+async fn an_agents_day(application: Application) {
+    let service = &application.service;
+    let mut query = Query { query_id: Some(42.into()), ..Query::default() };
+    let first = application.run("echo kept > /tmp/a; echo hello; echo aside >&2; exit 3").await;
+    let shown = ["session_id", "status", "ok", "exit_code", "stdout", "stderr"].map(|key| first[key].clone());
+    assert_eq!(
+        shown,
+        [json!("query_42"), json!("completed"), json!(false), json!(3), json!("hello"), json!("aside")]
+    );
+    assert_eq!(application.run("cat /tmp/a").await["stdout"], "kept", "one session");
+    let long = application.run("seq 1 5000").await;
+    assert_eq!((long["stdout"].as_str().unwrap().len(), &long["stdout_truncated"]), (4000, &json!(true)));
+
+    let skills = Arc::new(SkillsView::new(Filesystem::Separate));
+    let toolbox = Toolbox::new(Arc::new(service.clone()), skills, Policy::default());
+    let path = "/workspace/src/a.txt";
+    let calls = [
+        (
+            "write",
+            json!({"path": path, "content": "one\r\ntwo \u{1f600}\n"}),
+            json!({"ok": true, "path": path}),
+        ),
+        (
+            "edit",
+            json!({"path": path, "old_string": "one", "new_string": "1"}),
+            json!({"ok": true, "path": path}),
+        ),
+        ("read", json!({"path": path}), json!({"ok": true, "content": "1\r\ntwo \u{1f600}\n"})),
+        (
+            "glob",
+            json!({"pattern": "**/*.txt"}),
+            json!({"ok": true, "matches": [path], "total": 1, "truncated": false}),
+        ),
+        (
+            "grep",
+            json!({"pattern": "^two"}),
+            json!({"ok": true, "matches": [{"file": path, "line": 2, "content": "two \u{1f600}"}], "total": 1,
+                "truncated": false}),
+        ),
+        (
+            "read",
+            json!({"path": "/workspace/none"}),
+            json!({"ok": false, "error": "File not found: /workspace/none"}),
+        ),
+    ];
+    for (tool, arguments, expected) in calls {
+        assert_eq!(toolbox.call(tool, &arguments, &mut query).await.unwrap(), expected, "{tool}");
+    }
+    let bytes = std::fs::read(application.workspace.join("src/a.txt")).unwrap();
+    assert_eq!(bytes, "1\r\ntwo \u{1f600}\n".as_bytes(), "the files are the workspace's");
+
+    let process = json!({"process_id": "p", "command": "cat"});
+    let started = service.start_managed_process("query_42", &process).await.unwrap();
+    assert_eq!((started.process_id.as_str(), started.status), ("p", ProcessStatus::Running));
+    assert_eq!(service.managed_process("query_42", Some("p")).await.unwrap().command, "cat");
+    service.stop_managed_process("query_42", Some("p")).await.unwrap();
+    let gone = service.managed_process("query_42", Some("p")).await.unwrap_err();
+    assert_eq!(gone.kind, ErrorKind::ProcessNotFound, "{gone}");
+    assert_eq!(service.sessions().await.len(), 1);
+    let status = service.status().await;
+    assert_eq!((&status["available"], &status["active_sessions"]), (&json!(true), &json!(1)), "{status}");
+    let missing = application.client().delete_session("nobody").await.unwrap_err();
+    assert_eq!(missing.kind, ErrorKind::SessionNotFound, "{missing}");
+    let late = service.execute_tool(&json!({"command": "sleep 60", "timeout_sec": 1}), &query).await.unwrap();
+    assert_eq!((&late["status"], &late["exit_code"]), (&json!("timed_out"), &Value::Null));
+    service.dispose().await;
+}
+
+#[tokio::test]
+async fn the_service_works_over_stdio() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    an_agents_day(Application::start().await).await;
+}
+
+#[tokio::test]
+async fn the_service_works_over_a_websocket() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    an_agents_day(Application::by(Way::WebSocket).await).await;
+}
+
+/// `tests/langbot/run.sh` starts LangBot's own runtime with containers and runs this against it.
+#[tokio::test]
+async fn the_service_works_with_langbots_own_runtime() {
+    let Ok(endpoint) = std::env::var("SANDCRATE_REFERENCE_ENDPOINT") else {
+        eprintln!("SKIP: SANDCRATE_REFERENCE_ENDPOINT names no runtime of LangBot's");
+        return;
+    };
+    an_agents_day(Application::by(Way::Endpoint(endpoint)).await).await;
 }
 
 #[tokio::test]

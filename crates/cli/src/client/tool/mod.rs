@@ -86,7 +86,8 @@ struct Caller {
 impl Scope {
     /// The body of a call.
     fn call(&self, arguments: Map<String, Value>) -> Value {
-        let mut body = json!({"arguments": arguments});
+        let mut body = json!({});
+        body["arguments"] = Value::Object(arguments);
         match &self.session {
             Some(session) => body["session_id"] = json!(session),
             None => {

@@ -10,7 +10,7 @@ mod json;
 mod ledger;
 mod managed_process;
 mod normalise;
-mod peer;
+pub(crate) mod peer;
 mod rpc_stdio;
 mod rpc_ws;
 mod sessions;

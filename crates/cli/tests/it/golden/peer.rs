@@ -35,14 +35,14 @@ fn binary(args: &[&str], state: &Path, env: &[(&str, &str)]) -> Command {
 }
 
 /// `sandcrate serve` on a port of its own. Killed when dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub(super) port: u16,
+    pub(crate) port: u16,
     _state: StateDir,
 }
 
 impl Server {
-    pub(super) fn start(env: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(env: &[(&str, &str)]) -> Self {
         let port = free_port();
         let mut server = Self::start_on(port, env);
         until("the server to listen", || {
