@@ -120,6 +120,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn white_space_is_what_python_takes_for_it() {
+        assert_eq!(trim("\x1c\x1d\x1e\x1f\u{85}\u{a0}\u{3000} a b \r\n\x0b\x0c"), "a b");
+        assert_eq!(trim("\u{200b}a\u{feff}"), "\u{200b}a\u{feff}");
+    }
+
+    #[test]
     fn floats_look_like_those_of_python() {
         for (value, text) in [
             (1.0, "1.0"),

@@ -21,6 +21,7 @@ mod mounts;
 mod network;
 mod output_log;
 mod ports;
+mod presented;
 mod process;
 mod processes;
 mod reaper;

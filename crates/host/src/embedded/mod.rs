@@ -5,10 +5,8 @@ mod skills;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use sandcrate_backend::{FileEntry, FileKind as EntryKind, FileReply, FileRequest};
-use sandcrate_protocol::{
-    BoxSpec, ErrorKind, ExecResult, ExecStatus, ProcessInfo, ProcessSpec, SessionDetails, python_trim,
-};
-use sandcrate_runtime::{ExecOutcome, OnTimeout, Runtime, RuntimeError, SessionOptions, SessionView};
+use sandcrate_protocol::{BoxSpec, ErrorKind, ExecResult, ProcessInfo, ProcessSpec, SessionDetails};
+use sandcrate_runtime::{OnTimeout, Runtime, RuntimeError, SessionOptions, SessionView};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -75,36 +73,6 @@ fn unexpected() -> HostError {
     HostError::new(ErrorKind::Internal, "the runtime answered something else than was asked")
 }
 
-/// As it stands on the wire, so that an application sees the same whichever way it reaches a runtime.
-fn presented(outcome: &ExecOutcome, timeout_sec: u64) -> ExecResult {
-    let collected = &outcome.collected;
-    let text = |kept: &[u8], total: u64| {
-        let mut text = python_trim(&String::from_utf8_lossy(kept)).to_owned();
-        let discarded = total.saturating_sub(kept.len() as u64);
-        if discarded > 0 {
-            let limit = kept.len();
-            text.push_str(&format!(
-                "\n... [raw output clipped at {limit} bytes, {discarded} bytes discarded]"
-            ));
-        }
-        text
-    };
-    let timed_out = collected.exit.timed_out;
-    let mut stderr = text(&collected.stderr, collected.stderr_bytes);
-    if timed_out && stderr.is_empty() {
-        stderr = format!("Command timed out after {timeout_sec} seconds.");
-    }
-    ExecResult {
-        session_id: outcome.session_id.clone(),
-        backend_name: outcome.backend.to_owned(),
-        status: if timed_out { ExecStatus::TimedOut } else { ExecStatus::Completed },
-        exit_code: (!timed_out).then(|| collected.exit.status.shell_code()),
-        stdout: text(&collected.stdout, collected.stdout_bytes),
-        stderr,
-        duration_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
-    }
-}
-
 fn meta(entry: FileEntry) -> FileMeta {
     let kind = match entry.kind {
         EntryKind::File => FileKind::File,
@@ -127,7 +95,8 @@ impl Client for EmbeddedClient {
             return Err(HostError::invalid("cmd must not be empty"));
         }
         let outcome = self.runtime.exec(spec, self.on_timeout).await.map_err(failed)?;
-        Ok(presented(&outcome, spec.timeout_sec))
+        // As on the wire: an application sees the same whichever way it reaches a runtime.
+        Ok(outcome.presented(spec.timeout_sec))
     }
 
     async fn create_session(&self, spec: &BoxSpec) -> Result<Value> {

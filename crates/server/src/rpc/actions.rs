@@ -6,7 +6,9 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use sandcrate_protocol::{BoxSpec, DEFAULT_PROCESS_ID, ProcessInfo, ProcessSpec, SessionDetails};
+use sandcrate_protocol::{
+    BoxSpec, DEFAULT_PROCESS_ID, ProcessInfo, ProcessSpec, SessionDetails, python_trim,
+};
 use sandcrate_runtime::{InitSource, OnTimeout, Placement, Runtime, SessionOptions, SessionView, owner};
 use serde_json::Value;
 
@@ -14,7 +16,6 @@ use super::admission_actions::{get_backend_info, health, revoke_grant, upsert_gr
 use super::answer::{ActionError, Answer};
 use super::dialect::Dialect;
 use super::file_actions::{list_files, read_file, stat_file, write_file};
-use super::output;
 use super::skill_actions::{
     create_skill, delete_skill, file_chunk, get_skill, install_skill_zip, list_skill_files, list_skills,
     preview_skill_zip, read_skill_file, scan_skill_directory, update_skill, write_skill_file,
@@ -165,7 +166,7 @@ async fn exec(call: Call<'_>) -> Outcome {
         return Err(ActionError::invalid("cmd must not be empty"));
     }
     let outcome = call.runtime.exec(&spec, OnTimeout::EndSession).await?;
-    let mut shown = output::present(&outcome, spec.timeout_sec);
+    let mut shown = outcome.presented(spec.timeout_sec);
     shown.session_id = call.logical(shown.session_id);
     shown.backend_name = call.runtime.reported_backend(shown.backend_name);
     Ok(Answer::Exec(shown))
@@ -234,7 +235,7 @@ async fn shutdown(call: Call<'_>) -> Outcome {
 
 fn session_id(data: &Value) -> Result<&str, ActionError> {
     let id = data.get("session_id").ok_or(ActionError::MissingKey { key: "session_id" })?;
-    id.as_str().map(output::strip).ok_or_else(|| ActionError::invalid("session_id must be a string"))
+    id.as_str().map(python_trim).ok_or_else(|| ActionError::invalid("session_id must be a string"))
 }
 
 fn process_id(data: &Value) -> Result<&str, ActionError> {

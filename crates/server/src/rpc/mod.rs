@@ -9,7 +9,6 @@ mod answer;
 mod desk;
 mod dialect;
 mod file_actions;
-mod output;
 mod skill_actions;
 mod stdio;
 mod tenant_actions;

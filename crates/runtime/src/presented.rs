@@ -1,44 +1,42 @@
 //! Presents the outcome of a command the way LangBot's hosts know it: decoded, trimmed at both ends, with a
 //! notice where output was cut. Other faces give bytes as they are.
 
-use sandcrate_protocol::{ExecResult, ExecStatus};
-use sandcrate_runtime::ExecOutcome;
+use sandcrate_protocol::{ExecResult, ExecStatus, python_trim};
 
-/// The result on the wire. `timeout_sec` is what the caller asked for.
-pub(super) fn present(outcome: &ExecOutcome, timeout_sec: u64) -> ExecResult {
-    let collected = &outcome.collected;
-    let stdout = text(&collected.stdout, collected.stdout_bytes);
-    let mut stderr = text(&collected.stderr, collected.stderr_bytes);
-    let timed_out = collected.exit.timed_out;
-    if timed_out && stderr.is_empty() {
-        stderr = format!("Command timed out after {timeout_sec} seconds.");
-    }
-    ExecResult {
-        session_id: outcome.session_id.clone(),
-        backend_name: outcome.backend.to_owned(),
-        status: if timed_out { ExecStatus::TimedOut } else { ExecStatus::Completed },
-        exit_code: (!timed_out).then(|| collected.exit.status.shell_code()),
-        stdout,
-        stderr,
-        duration_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
+use crate::ExecOutcome;
+
+impl ExecOutcome {
+    /// The result on the wire. `timeout_sec` is what the caller asked for.
+    pub fn presented(&self, timeout_sec: u64) -> ExecResult {
+        let collected = &self.collected;
+        let stdout = text(&collected.stdout, collected.stdout_bytes);
+        let mut stderr = text(&collected.stderr, collected.stderr_bytes);
+        let timed_out = collected.exit.timed_out;
+        if timed_out && stderr.is_empty() {
+            stderr = format!("Command timed out after {timeout_sec} seconds.");
+        }
+        ExecResult {
+            session_id: self.session_id.clone(),
+            backend_name: self.backend.to_owned(),
+            status: if timed_out { ExecStatus::TimedOut } else { ExecStatus::Completed },
+            exit_code: (!timed_out).then(|| collected.exit.status.shell_code()),
+            stdout,
+            stderr,
+            duration_ms: u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX),
+        }
     }
 }
 
 /// `kept` is the beginning of `total` bytes.
 fn text(kept: &[u8], total: u64) -> String {
     let decoded = String::from_utf8_lossy(kept);
-    let mut text = strip(&decoded).to_owned();
+    let mut text = python_trim(&decoded).to_owned();
     let discarded = total.saturating_sub(kept.len() as u64);
     if discarded > 0 {
         let limit = kept.len();
         text.push_str(&format!("\n... [raw output clipped at {limit} bytes, {discarded} bytes discarded]"));
     }
     text
-}
-
-/// Python's `str.strip()`: Unicode white space, and the four ASCII separators that Rust does not count.
-pub(super) fn strip(text: &str) -> &str {
-    text.trim_matches(|c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c))
 }
 
 #[cfg(test)]
@@ -69,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_completed_command_has_its_code_and_trimmed_text() {
-        let shown = present(&outcome(b"  hi\n\n", b"\t", ExitStatus::Code(3), false), 30);
+        let shown = outcome(b"  hi\n\n", b"\t", ExitStatus::Code(3), false).presented(30);
         let expected = ExecResult {
             session_id: "s".to_owned(),
             backend_name: "fake".to_owned(),
@@ -80,19 +78,19 @@ mod tests {
             duration_ms: 58,
         };
         assert_eq!(shown, expected);
-        let killed = present(&outcome(b"", b"", ExitStatus::Signal(9), false), 30);
+        let killed = outcome(b"", b"", ExitStatus::Signal(9), false).presented(30);
         assert_eq!(killed.exit_code, Some(137));
     }
 
     #[test]
     fn a_timeout_says_so_unless_the_command_wrote_to_stderr() {
-        let silent = present(&outcome(b"partial\n", b"\n", ExitStatus::Signal(9), true), 3);
+        let silent = outcome(b"partial\n", b"\n", ExitStatus::Signal(9), true).presented(3);
         assert_eq!((silent.status, silent.exit_code), (ExecStatus::TimedOut, None));
         assert_eq!(
             (silent.stdout.as_str(), silent.stderr.as_str()),
             ("partial", "Command timed out after 3 seconds.")
         );
-        let spoke = present(&outcome(b"", b"oops\n", ExitStatus::Signal(9), true), 3);
+        let spoke = outcome(b"", b"oops\n", ExitStatus::Signal(9), true).presented(3);
         assert_eq!(spoke.stderr, "oops");
     }
 
@@ -116,11 +114,5 @@ mod tests {
         assert_eq!(text(b"a\xffb", 3), "a\u{fffd}b");
         // A code point that the limit cut in two.
         assert_eq!(text("é".as_bytes().split_at(1).0, 1), "\u{fffd}");
-    }
-
-    #[test]
-    fn white_space_is_what_python_takes_for_it() {
-        assert_eq!(strip("\x1c\x1d\x1e\x1f\u{85}\u{a0}\u{3000} a b \r\n\x0b\x0c"), "a b");
-        assert_eq!(strip("\u{200b}a\u{feff}"), "\u{200b}a\u{feff}");
     }
 }
