@@ -44,6 +44,8 @@ pub struct BoxConfig {
     pub image: Option<String>,
     pub host_root: Option<PathBuf>,
     pub default_workspace: Option<PathBuf>,
+    /// Whether each session has a directory of its own below the default workspace. Without it all share that.
+    pub workspace_per_session: bool,
     pub skills_root: PathBuf,
     pub allowed_mount_roots: Vec<PathBuf>,
     /// `Some(0)` means none, whatever the profile says.
@@ -84,7 +86,7 @@ impl BoxConfig {
         }
         let runtime = object(section.get("runtime"), "box.runtime")?;
         Ok(Self {
-            enabled: enabled(section.get("enabled"))?,
+            enabled: truth(section.get("enabled"), "box.enabled", true)?,
             backend: text(section, "box.backend")?,
             endpoint: text(&runtime, "box.runtime.endpoint")?,
             profile,
@@ -92,6 +94,11 @@ impl BoxConfig {
             skills_root: below_root(&skills_root),
             host_root,
             default_workspace,
+            workspace_per_session: truth(
+                local.get("workspace_per_session"),
+                "box.local.workspace_per_session",
+                false,
+            )?,
             allowed_mount_roots,
             workspace_quota_mb: quota(local.get("workspace_quota_mb"))?,
             forwarded: forwarded(section, local),
@@ -178,17 +185,17 @@ fn text(map: &Map<String, Value>, name: &str) -> Result<Option<String>> {
 }
 
 /// Words that are neither yes nor no are a mistake, and a mistake must not decide whether there is a sandbox.
-fn enabled(value: Option<&Value>) -> Result<bool> {
+fn truth(value: Option<&Value>, name: &str, default: bool) -> Result<bool> {
     let text = match value {
-        None | Some(Value::Null) => return Ok(true),
-        Some(Value::Bool(enabled)) => return Ok(*enabled),
+        None | Some(Value::Null) => return Ok(default),
+        Some(Value::Bool(truth)) => return Ok(*truth),
         Some(value) => scalar(value).map(|text| python_trim(&text).to_lowercase()),
     };
     match text.as_deref() {
         Some("true" | "1" | "yes" | "on") => Ok(true),
         Some("false" | "0" | "no" | "off" | "") => Ok(false),
-        Some(text) => Err(HostError::invalid(format!("box.enabled must be true or false, not \"{text}\""))),
-        None => Err(HostError::invalid("box.enabled must be true or false")),
+        Some(text) => Err(HostError::invalid(format!("{name} must be true or false, not \"{text}\""))),
+        None => Err(HostError::invalid(format!("{name} must be true or false"))),
     }
 }
 

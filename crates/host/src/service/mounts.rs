@@ -1,13 +1,31 @@
 //! Which directories of the host a box may have.
 
+use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use sandcrate_protocol::BoxSpec;
 
 use super::Service;
 use crate::config::opened_directory;
 use crate::{HostError, Result};
+
+/// What file systems take for one name.
+const MAX_NAME: usize = 255;
+
+/// A session's id as one name: what is neither a letter, a digit, `-` nor `_` stands as its bytes, so no two ids share
+/// a directory, none is hidden and none leads anywhere.
+fn directory_name(session: &str) -> String {
+    let mut name = String::new();
+    for byte in session.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(byte)),
+            _ => drop(write!(name, "%{byte:02X}")),
+        }
+    }
+    name
+}
 
 impl Service {
     /// By opening what is named, and asking the kernel where that is. The runtime looks again, at what it mounts.
@@ -30,6 +48,22 @@ impl Service {
             return Ok(());
         }
         Err(HostError::invalid(format!("host_path is outside allowed_mount_roots: {}", config.roots())))
+    }
+
+    /// The directory of one session below the default workspace, made when it is not there.
+    pub(super) fn own_workspace(&self, workspace: &Path, session: &str) -> Result<PathBuf> {
+        let name = directory_name(session);
+        if name.len() > MAX_NAME {
+            return Err(HostError::invalid("session_id is too long for a directory of its own"));
+        }
+        let own = workspace.join(name);
+        match fs::create_dir(&own) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                let what = format!("cannot make the workspace of session {session}: {error}");
+                Err(HostError::invalid(what))
+            }
+            _ => Ok(own),
+        }
     }
 
     /// Makes the default workspace when it is not there.

@@ -1,6 +1,6 @@
 //! From what a caller asks for to the specification of a box: defaults of the configuration, then the profile.
 
-use sandcrate_protocol::{BoxProfile, BoxSpec, lax_integer};
+use sandcrate_protocol::{BoxProfile, BoxSpec, lax_integer, python_trim};
 use serde_json::{Map, Value, json};
 
 use super::{HostMounts, Service};
@@ -21,6 +21,13 @@ impl Service {
         if is_blank(fields.get("host_path"))
             && let Some(workspace) = &config.default_workspace
         {
+            let session = fields.get("session_id").and_then(Value::as_str).map(python_trim);
+            let workspace = match session {
+                Some(session) if config.workspace_per_session && !session.is_empty() => {
+                    self.own_workspace(workspace, session)?
+                }
+                _ => workspace.clone(),
+            };
             fields.insert("host_path".to_owned(), json!(workspace.display().to_string()));
         }
         if is_blank(fields.get("workspace_quota_mb"))

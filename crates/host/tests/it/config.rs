@@ -1,7 +1,9 @@
 //! The `box` section.
 
-use sandcrate_host::BoxConfig;
+use sandcrate_host::{BoxConfig, Service};
 use serde_json::{Value, json};
+
+use crate::support::logged;
 
 fn read(section: Value) -> BoxConfig {
     BoxConfig::from_section(&section).unwrap()
@@ -154,4 +156,30 @@ fn what_has_the_wrong_shape_is_named() {
     ] {
         assert!(refused(section.clone()).starts_with(name), "{section}");
     }
+}
+
+/// S10: values may be secrets; names are enough to find a mistake.
+#[test]
+fn s10_no_value_of_a_setting_is_logged() {
+    let said = logged(|| {
+        let mut config =
+            json!({"box": {"enabled": true, "e2b": {"api_key": "file-secret"}, "runtime": {"endpoint": ""}}});
+        let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        sandcrate_host::apply_environment(
+            &mut config,
+            [
+                variable("BOX__E2B__API_KEY", "env-secret"),
+                variable("BOX__RUNTIME__ENDPOINT", "ws://:url-secret@127.0.0.1:1"),
+                variable("BOX__ENABLED__X", "lost-secret"),
+            ],
+        );
+        assert_eq!(config["box"]["e2b"]["api_key"], "env-secret");
+        let service = Service::builder().config(&config).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(service.initialize());
+        assert!(!service.is_available());
+        let reason = service.availability().borrow().reason.clone();
+        assert!(!reason.contains("secret"), "{reason}");
+    });
+    assert!(!said.is_empty() && !said.contains("secret"), "{said}");
 }

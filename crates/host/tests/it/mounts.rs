@@ -1,5 +1,6 @@
 //! Which directories of the host a box is given.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sandcrate_host::{HostMounts, Service};
@@ -125,4 +126,28 @@ async fn b4_a_bad_default_workspace_leaves_the_box_unavailable_with_the_reason()
         let service = crate::support::service(bench.client(), &disabled).await;
         assert!(!service.is_available());
     }
+}
+
+/// S4: by choice, what one session writes is not another's.
+#[test]
+fn s4_sessions_can_have_workspaces_of_their_own() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().canonicalize().unwrap();
+    let service = over(json!({"host_root": root, "workspace_per_session": true}));
+    service.ensure_default_workspace().unwrap();
+    let workspace = |session: &str| {
+        let spec = service.build_spec(&json!({"session_id": session}), HostMounts::Check).unwrap();
+        PathBuf::from(spec.host_path.unwrap())
+    };
+    let default = root.join("default");
+    assert_eq!(workspace("person_a"), default.join("person_a"));
+    assert_eq!(workspace(" person_a "), default.join("person_a"), "the id is trimmed");
+    assert_eq!(workspace("../x"), default.join("%2E%2E%2Fx"));
+    assert_eq!(workspace(".mcp"), default.join("%2Emcp"));
+    assert!(workspace("room").is_dir());
+    let long = service.build_spec(&json!({"session_id": "x".repeat(300)}), HostMounts::Check).unwrap_err();
+    assert!(long.message.contains("session_id is too long"), "{long}");
+    let named = json!({"session_id": "s", "host_path": default.display().to_string()});
+    let spec = service.build_spec(&named, HostMounts::Check).unwrap();
+    assert_eq!(spec.host_path.as_deref(), default.to_str(), "who names a directory has that");
 }

@@ -1,6 +1,6 @@
 //! The skills that a box is given.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sandcrate_host::policy::SkillMounts;
 use sandcrate_host::tools::Executor;
@@ -9,7 +9,7 @@ use sandcrate_protocol::{BoxSpec, MountMode, MountSpec};
 use serde_json::json;
 
 use crate::mock::MockClient;
-use crate::support::{Bench, query, service};
+use crate::support::{Bench, logged, query, service};
 
 fn over(shared: bool, skills: &[(&str, &str)]) -> Service {
     let builder = Service::builder().client(Arc::new(MockClient::default()));
@@ -23,27 +23,6 @@ fn over(shared: bool, skills: &[(&str, &str)]) -> Service {
 
 fn mount(root: &str, name: &str) -> MountSpec {
     MountSpec::new(root, format!("/workspace/.skills/{name}"), MountMode::Rw)
-}
-
-/// What is logged while `work` runs.
-fn logged(work: impl FnOnce()) -> String {
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-    impl std::io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
-    tracing::subscriber::with_default(subscriber, work);
-    let bytes = log.0.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
 }
 
 #[test]
