@@ -1,14 +1,18 @@
 //! An application with the Box service, the binary as its child, and real boxes below.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sandcrate_backend_native::{NativeBackend, NativeConfig};
 use sandcrate_host::policy::Policy;
 use sandcrate_host::skills::{Filesystem, SkillsView};
 use sandcrate_host::tools::Toolbox;
-use sandcrate_host::{BoxConfig, ChildCommand, Client, Connector, Deployment, FileKind, Query, Service};
+use sandcrate_host::{
+    BoxConfig, ChildCommand, Client, Connector, Deployment, EmbeddedClient, FileKind, Query, Service,
+};
 use sandcrate_protocol::{BoxSpec, ErrorKind, ExecStatus, ProcessStatus};
+use sandcrate_runtime::{Runtime, RuntimeConfig};
 use serde_json::{Value, json};
 
 use crate::driver::StateDir;
@@ -31,6 +35,8 @@ enum Way {
     WebSocket,
     /// A server of somebody else, by its address.
     Endpoint(String),
+    /// In its own process.
+    Embedded,
 }
 
 impl Application {
@@ -46,11 +52,12 @@ impl Application {
         let binary: OsString = std::env::var_os("SANDCRATE_BIN").unwrap_or_else(built);
         let mut state_dir = OsString::from("SANDCRATE_STATE_DIR=");
         state_dir.push(state.path());
-        let mut args = vec![state_dir, binary];
+        let mut args = vec![state_dir, binary.clone()];
         args.extend(["box", "-s", "--ws-control-port", "0"].map(OsString::from));
         let child = ChildCommand { program: "env".into(), args };
+        let embedded = matches!(way, Way::Embedded);
         let (server, endpoint) = match way {
-            Way::Child => (None, String::new()),
+            Way::Child | Way::Embedded => (None, String::new()),
             Way::WebSocket => {
                 let server = peer::Server::start(&[]);
                 let endpoint = format!("ws://127.0.0.1:{}", server.port);
@@ -61,8 +68,14 @@ impl Application {
         let config = json!({"box": {"local": {"host_root": root, "workspace_quota_mb": 64},
             "runtime": {"endpoint": endpoint}}});
         let section = BoxConfig::from_section(&config["box"]).unwrap();
-        let connector = Connector::new(&section, Deployment { child, ..Deployment::default() }).unwrap();
-        let service = Service::builder().config(&config).connection(Arc::new(connector)).build().unwrap();
+        let builder = Service::builder().config(&config);
+        let builder = if embedded {
+            builder.client(Arc::new(EmbeddedClient::new(runtime(&state, &root, binary.into()).await)))
+        } else {
+            let connector = Connector::new(&section, Deployment { child, ..Deployment::default() }).unwrap();
+            builder.connection(Arc::new(connector))
+        };
+        let service = builder.build().unwrap();
         service.initialize().await;
         assert!(service.is_available(), "{:?}", service.availability().borrow());
         Self { service, workspace: root.join("default"), _place: place, _server: server, _state: state }
@@ -76,6 +89,16 @@ impl Application {
     fn client(&self) -> &dyn Client {
         &**self.service.client()
     }
+}
+
+/// A runtime of ours with native boxes; our program is their launcher.
+async fn runtime(state: &StateDir, root: &Path, launcher: PathBuf) -> Runtime {
+    let native =
+        NativeConfig { state_dir: state.path().to_owned(), launcher, ..NativeConfig::for_this_user() };
+    let mut config = RuntimeConfig::new(state.path().join("runtime"));
+    config.mount_roots = Some(vec![root.to_owned()]);
+    let backend = NativeBackend::open(native).await.unwrap();
+    Runtime::open(config, vec![Arc::new(backend)]).await.unwrap()
 }
 
 /// What an agent does in an hour, whichever way its application reaches a runtime.
@@ -161,6 +184,14 @@ async fn the_service_works_over_a_websocket() {
         return;
     }
     an_agents_day(Application::by(Way::WebSocket).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_works_in_process() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    an_agents_day(Application::by(Way::Embedded).await).await;
 }
 
 /// `tests/langbot/run.sh` starts LangBot's own runtime with containers and runs this against it.
