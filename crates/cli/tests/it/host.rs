@@ -271,3 +271,36 @@ async fn files_of_a_real_box_are_reached_without_following_links_out() {
     assert_eq!(client.read(&spec, "/tmp/none", 1).await.unwrap_err().kind, ErrorKind::FileNotFound);
     application.service.dispose().await;
 }
+
+/// The example of `sandcrate-host`, with the binary as its runtime.
+#[test]
+fn the_example_works_in_real_boxes() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let example = std::env::current_exe().unwrap().with_file_name("../examples/agent");
+    if !example.exists() {
+        eprintln!("SKIP: the example is not built beside these tests");
+        return;
+    }
+    let state = StateDir::new();
+    let built = || env!("CARGO_BIN_EXE_sandcrate").into();
+    let binary: OsString = std::env::var_os("SANDCRATE_BIN").unwrap_or_else(built);
+    let mut command = std::process::Command::new(example);
+    let output =
+        command.env("SANDCRATE_BIN", binary).env("SANDCRATE_STATE_DIR", state.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for words in [
+        r#""total":150,"truncated":true"#,
+        r#""content":"rent,7""#,
+        "err: Path escapes the workspace boundary.",
+        r#""matches":[],"ok":true,"total":0"#,
+        "err: Skill \"report\" must be activated",
+        "report of /workspace/.skills/report",
+        r#""stdout_truncated":true"#,
+        "err: tool `register_skill` is denied by policy",
+    ] {
+        assert!(said.contains(words), "`{words}` is not in {said}");
+    }
+}

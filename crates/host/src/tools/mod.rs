@@ -194,12 +194,9 @@ pub fn message_text(outcome: &Result<Value>) -> String {
 }
 
 #[cfg(test)]
-#[path = "../../examples/agent/fake.rs"]
-pub(crate) mod fake;
-#[cfg(test)]
-use crate as host;
-#[cfg(test)]
 mod exec_tests;
+#[cfg(test)]
+pub(crate) mod fake;
 #[cfg(test)]
 mod files_tests;
 #[cfg(test)]

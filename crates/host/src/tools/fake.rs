@@ -1,8 +1,6 @@
 //! A fake runtime: boxes that are trees in memory, and commands that are only written down.
 //!
-//! For examples and tests. Like a kernel, and unlike the tools, it follows links wherever they lead.
-
-#![allow(dead_code, reason = "the tests and the example use different parts")]
+//! For tests. Like a kernel, and unlike the tools, it follows links wherever they lead.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -13,9 +11,9 @@ use bytes::Bytes;
 use sandcrate_protocol::{BoxSpec, ErrorKind, ExecResult, ExecStatus, ProcessInfo, ProcessSpec};
 use serde_json::{Value, json};
 
-use super::host::policy::SkillMounts;
-use super::host::tools::Executor;
-use super::host::{Client, FileKind, FileMeta, HostError, Query, Result};
+use super::Executor;
+use crate::policy::SkillMounts;
+use crate::{Client, FileKind, FileMeta, HostError, Query, Result};
 
 #[derive(Debug, Clone)]
 enum Node {

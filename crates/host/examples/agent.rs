@@ -1,23 +1,16 @@
-//! An agent in the terminal: a scripted model, and the tools of a box.
+//! An agent in the terminal: a scripted model, and the tools of real boxes.
 //!
-//! Neither a model nor a runtime is needed: what the model says is written down below, and the box is a fake (see
-//! `fake.rs`). With a real service in place of `FakeExecutor` the loop stays the same.
-//!
-//! Run with `cargo run -p sandcrate-host --example agent`.
-
-mod fake;
+//! What the model says is written down below; no network is needed. The runtime is `sandcrate box -s`, a child of this
+//! program: build it first, then run `cargo run -p sandcrate-host --example agent`. `SANDCRATE_BIN` names another program.
 
 use std::io::Write;
 use std::sync::Arc;
 
-use sandcrate_host as host;
 use sandcrate_host::policy::Policy;
 use sandcrate_host::skills::{Filesystem, SkillsView};
 use sandcrate_host::tools::{ToolFormat, Toolbox, message_text};
-use sandcrate_host::{Client, Query};
+use sandcrate_host::{ChildCommand, Deployment, Query, Service, SkillPackage};
 use serde_json::{Value, json};
-
-use fake::{FakeClient, FakeExecutor};
 
 /// Rounds of tool calls in one turn, however long the model would go on.
 const ROUNDS: usize = 128;
@@ -92,34 +85,61 @@ fn asked_by(launcher: &str) -> Query {
     Query { launcher_id: Some(launcher.into()), ..Query::default() }
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> std::io::Result<()> {
-    let runtime = Arc::new(FakeClient::new());
-    runtime.skill("report", "Writes reports from tables.");
-    for n in 0..150 {
-        runtime.put(&format!("/workspace/data/part-{n:03}.csv"), "name,amount\nrent,1200\n");
+/// A service over a child of ours, whose files are all below `root`.
+async fn service(root: &std::path::Path) -> Result<Service, Box<dyn std::error::Error>> {
+    let beside = std::env::current_exe()?.with_file_name("../sandcrate");
+    let program = std::env::var_os("SANDCRATE_BIN").unwrap_or_else(|| beside.into());
+    let args = ["box", "-s", "--ws-control-port", "0"].map(Into::into).into();
+    let deployment = Deployment { child: ChildCommand { program, args }, ..Deployment::default() };
+    let config = json!({"box": {"local": {"host_root": root, "workspace_per_session": true}}});
+    let service = Service::builder().config(&config).deployment(deployment).build()?;
+    service.initialize().await;
+    if service.is_available() {
+        Ok(service)
+    } else {
+        Err(service.availability().borrow().reason.clone().into())
     }
-    let skills = Arc::new(SkillsView::new(Filesystem::Separate));
-    skills.reload(&*runtime as &dyn Client).await;
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let place = tempfile::tempdir()?;
+    let service = service(&place.path().canonicalize()?).await?;
+    let skill =
+        json!({"name": "report", "description": "Writes reports from tables.", "instructions": "sh run.sh"});
+    service.create_skill(skill).await?;
+    service.write_skill_file("report", "run.sh", "seq 1 3000; echo report of $(pwd)").await?;
+    let skills = Arc::new(SkillsView::new(Filesystem::Shared));
+    skills.reload(&**service.client()).await;
+    let package = |skill: &sandcrate_host::skills::Skill| SkillPackage {
+        name: skill.name.clone(),
+        package_root: skill.package_root.clone(),
+    };
+    service.set_skills(Some(skills.all().iter().map(package).collect()));
     let policy = Policy { deny: vec!["register_skill".to_owned()], ..Policy::default() };
-    let toolbox = Toolbox::new(Arc::new(FakeExecutor::new(runtime)), skills, policy);
+    let toolbox = Toolbox::new(Arc::new(service.clone()), skills, policy);
 
     // Files: a long list is cut, and says so.
+    let make = "for n in $(seq 1 150); do printf 'name,amount\nrent,%s\n' $n > part-$n.csv; done";
     let mut model = ScriptedModel::new(vec![
+        Answer::Call("exec", json!({"command": make})),
         Answer::Call("glob", json!({"pattern": "*.csv"})),
-        Answer::Call("grep", json!({"pattern": "rent,\\d+", "path": "/workspace/data/part-007.csv"})),
+        Answer::Call("grep", json!({"pattern": "rent,\\d+", "path": "/workspace/part-7.csv"})),
         Answer::Call("read", json!({"path": "/workspace/../etc/passwd"})),
-        Answer::Say("There are 150 tables, and part 7 has a rent of 1200."),
+        Answer::Say("There are 150 tables, and part 7 has a rent of 7."),
     ]);
     turn(&toolbox, &mut asked_by("alice"), &mut model, "What is in my data?").await?;
 
-    // Skills: what was not activated is not run. The session is another one, by its launcher.
+    // Skills and scopes: what was not activated is not run, and bob's box has none of alice's files.
     let mut model = ScriptedModel::new(vec![
+        Answer::Call("glob", json!({"pattern": "*.csv"})),
         Answer::Call("exec", json!({"command": "sh /workspace/.skills/report/run.sh"})),
         Answer::Call("activate", json!({"skill_name": "report"})),
         Answer::Call("exec", json!({"command": "sh run.sh", "workdir": "/workspace/.skills/report"})),
-        Answer::Call("register_skill", json!({"path": "/workspace/data"})),
+        Answer::Call("register_skill", json!({"path": "/workspace"})),
         Answer::Say("The report is written."),
     ]);
-    turn(&toolbox, &mut asked_by("bob"), &mut model, "Make the report.").await
+    turn(&toolbox, &mut asked_by("bob"), &mut model, "Make the report.").await?;
+    service.dispose().await;
+    Ok(())
 }
