@@ -242,3 +242,25 @@ fn the_network_is_read_from_text_and_lists_and_checked_as_a_whole() {
     let config = case(shared, &[("SANDCRATE_TOKEN", TOKEN)]).load().unwrap();
     assert_eq!(config.runtime().network.policy, sandcrate_runtime::OnNetwork::Host);
 }
+
+#[test]
+fn tools_and_profiles_are_read_and_checked() {
+    let file = "[tools]\nprofile = \"big\"\ndeny = [\"write\"]\n[profiles.big]\nmemory_mb = 4096\nlocked = [\"network\"]";
+    let tools = case(file, &[("SANDCRATE__TOOLS__OUTPUT_LIMIT_CHARS", "500")]).load().unwrap().server().tools;
+    assert_eq!((tools.profile.as_str(), tools.output_limit_chars, tools.deny.len()), ("big", 500, 1));
+    assert_eq!(tools.profiles["big"].memory_mb, 4096);
+    for (file, words) in [
+        ("[tools]\nprofile = \"none\"", &["tools.profile = none", "available profiles: default"][..]),
+        ("[tools]\nsession_template = \"{a!r}\"", &["tools.session_template"]),
+        ("[tools]\nallow = [\"shell\"]", &["tools.allow = shell", "exec, read"]),
+        ("[tools]\noutput_limit_chars = 5", &["tools.output_limit_chars = 5", "at least 100"]),
+        ("[profiles.default]\ncpus = 2.0", &["profiles = default", "built in"]),
+        ("[profiles.x]\nmemory_mb = 1", &["profiles.x.memory_mb", "at least 32"]),
+        ("[profiles.x]\nmemroy_mb = 1", &["memroy_mb"]),
+    ] {
+        let said = case(file, &[]).refusal();
+        for word in words {
+            assert!(said.contains(word), "{file}: `{word}` is not in: {said}");
+        }
+    }
+}

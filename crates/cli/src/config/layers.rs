@@ -15,6 +15,9 @@ use crate::failure::Failure;
 /// Variables that set a key begin with it; sections are told from keys by two underscores.
 pub(crate) const ENV_PREFIX: &str = "SANDCRATE__";
 
+/// Tables whose keys are the operator's own: each is one setting, as a whole.
+const TABLES: [&str; 2] = ["images", "profiles"];
+
 /// Where a value comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "origin", content = "source", rename_all = "lowercase")]
@@ -149,9 +152,11 @@ fn refusal(place: &str, written: &str, key: &str, problem: &str) -> anyhow::Erro
             .hint("put it into a file of its own (chmod 600) and name that: server.token_file or --token-file; or set SANDCRATE_TOKEN")
             .into();
     }
-    // Items of a list are the list's, entries of the table of images the table's.
+    // Items of a list are the list's, entries of such a table the table's.
     let key = key.split('[').next().unwrap_or(key);
-    let key = if key.starts_with("images.") { "images" } else { key };
+    let whole =
+        TABLES.into_iter().find(|table| key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')));
+    let key = whole.unwrap_or(key);
     let fix = match form_of(key) {
         Some(form) => format!("{key} is {form}"),
         None => "`sandcrate config show` prints every key".to_owned(),
@@ -190,8 +195,7 @@ fn merge(into: &mut Map<String, Value>, from: Map<String, Value>) {
 pub(crate) fn leaves(tree: &Value) -> Vec<(String, Value)> {
     fn walk(prefix: &str, value: &Value, found: &mut Vec<(String, Value)>) {
         match value {
-            // Its keys are the operator's own: one setting, as a whole.
-            Value::Object(table) if prefix != "images" => {
+            Value::Object(table) if !TABLES.contains(&prefix) => {
                 for (key, value) in table {
                     let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
                     walk(&key, value, found);
