@@ -18,6 +18,9 @@ use crate::native::{NativeBackend, NativeConfig};
 /// How long the orderly end of a box may take; the launcher cleans up after us in any case.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
 
+/// For the output of a command that a signal to us ended.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
+
 /// How a run ended, when it did not fail.
 #[derive(Debug)]
 pub(super) enum Ending {
@@ -143,6 +146,7 @@ async fn until_end(
     on_terminal: bool,
 ) -> anyhow::Result<Ending> {
     let control = execution.controller();
+    let keeps = matches!(sink, Sink::Keep { .. });
     let mut drained = std::pin::pin!(streams::drain(execution, sink));
     loop {
         let asked = tokio::select! {
@@ -153,12 +157,25 @@ async fn until_end(
             asked = signals.next() => asked,
         };
         // `try_send`: a queue that is full has the same request in it already.
-        match asked {
-            Asked::Interrupt if on_terminal => drop(control.try_send(ExecControl::Signal(SIGINT))),
-            Asked::Interrupt => return Ok(Ending::Signal(SIGINT)),
-            Asked::End(signal) => return Ok(Ending::Signal(signal)),
-            Asked::Resize if on_terminal => drop(control.try_send(ExecControl::Resize(terminal::size()))),
-            Asked::Resize => {}
+        let signal = match asked {
+            Asked::Interrupt if on_terminal => {
+                let _ = control.try_send(ExecControl::Signal(SIGINT));
+                continue;
+            }
+            Asked::Interrupt => SIGINT,
+            Asked::End(signal) => signal,
+            Asked::Resize => {
+                if on_terminal {
+                    let _ = control.try_send(ExecControl::Resize(terminal::size()));
+                }
+                continue;
+            }
+        };
+        if keeps {
+            // What was written before the signal is on its way still. Nobody reads it but us, so nobody holds it up.
+            let _ = control.try_send(ExecControl::Kill);
+            let _ = tokio::time::timeout(LAST_OUTPUT, &mut drained).await;
         }
+        return Ok(Ending::Signal(signal));
     }
 }
