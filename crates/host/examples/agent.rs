@@ -111,11 +111,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     service.write_skill_file("report", "run.sh", "seq 1 3000; echo report of $(pwd)").await?;
     let skills = Arc::new(SkillsView::new(Filesystem::Shared));
     skills.reload(&**service.client()).await;
-    let package = |skill: &sandcrate_host::skills::Skill| SkillPackage {
-        name: skill.name.clone(),
-        package_root: skill.package_root.clone(),
-    };
-    service.set_skills(Some(skills.all().iter().map(package).collect()));
+    service.set_skills(Some(skills.all().iter().map(SkillPackage::from).collect()));
     let policy = Policy { deny: vec!["register_skill".to_owned()], ..Policy::default() };
     let toolbox = Toolbox::new(Arc::new(service.clone()), skills, policy);
 

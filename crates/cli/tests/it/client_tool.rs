@@ -28,6 +28,8 @@ fn the_tools_work_in_a_session_as_a_model_would_use_them() {
     let command = "cat src/a.py; echo \"$WORD\" >&2; exit 3";
     let done = tool(&["exec", "-e", "WORD=said", "-w", "/workspace", command]).run();
     assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (3, "print('two')\n", "said\n"));
+    let failed = tool(&["exec", "-o", "json", "exit 3"]).run();
+    assert_eq!((failed.code, &failed.json()["exit_code"]), (3, &3.into()), "its code in either format");
     let document = tool(&["exec", "-o", "json", "true"]).run().json();
     assert_eq!((&document["ok"], &document["session_id"]), (&true.into(), &"demo".into()));
 }

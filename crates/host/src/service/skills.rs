@@ -7,9 +7,7 @@ use sandcrate_protocol::{BoxSpec, MountMode, MountSpec, python_trim};
 
 use super::Service;
 use crate::Query;
-
-/// Where skills appear in a box.
-const SKILLS_DIRECTORY: &str = "/workspace/.skills";
+use crate::skills::{Skill, mount_path};
 
 /// A skill, as far as mounting it goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +15,12 @@ pub struct SkillPackage {
     pub name: String,
     /// The directory, as the runtime sees it.
     pub package_root: String,
+}
+
+impl From<&Skill> for SkillPackage {
+    fn from(skill: &Skill) -> Self {
+        Self { name: skill.name.clone(), package_root: skill.package_root.clone() }
+    }
 }
 
 impl Service {
@@ -60,5 +64,5 @@ fn mount(skill: &SkillPackage, shared: bool) -> Option<MountSpec> {
         tracing::warn!(skill = name, "skill \"{name}\" is skipped: package_root missing: {package_root}");
         return None;
     }
-    Some(MountSpec::new(package_root, format!("{SKILLS_DIRECTORY}/{name}"), MountMode::Rw))
+    Some(MountSpec::new(package_root, mount_path(name), MountMode::Rw))
 }

@@ -61,11 +61,7 @@ impl Tools {
     pub(crate) async fn call(&self, tool: &str, arguments: &Value, scope: Scope) -> Result<Value, HostError> {
         self.ready.get_or_init(|| self.service.initialize()).await;
         self.skills.reload(&**self.service.client()).await;
-        let package = |skill: &sandcrate_host::skills::Skill| SkillPackage {
-            name: skill.name.clone(),
-            package_root: skill.package_root.clone(),
-        };
-        self.service.set_skills(Some(self.skills.all().iter().map(package).collect()));
+        self.service.set_skills(Some(self.skills.all().iter().map(SkillPackage::from).collect()));
         let mut query = match scope {
             Scope::Session(session) => Query {
                 query_id: Some(json!(session)),

@@ -104,16 +104,18 @@ pub(super) async fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
         arguments.insert("env".to_owned(), Value::Object(env));
     }
     let result = call(&args.scope, "exec", arguments).await?;
-    if args.scope.output == OutputFormat::Json {
-        return Ok(shown(&args.scope, &result, ""));
-    }
     let stream = |name: &str| match result[name].as_str().unwrap_or_default() {
         "" => String::new(),
         text => format!("{text}\n"),
     };
-    // Nobody is left to tell when stderr itself is gone.
-    let _ = std::io::stderr().lock().write_all(stream("stderr").as_bytes());
-    let printed = output::print(&stream("stdout"));
+    let printed = match args.scope.output {
+        OutputFormat::Json => output::print(&format!("{result:#}\n")),
+        OutputFormat::Raw => {
+            // Nobody is left to tell when stderr itself is gone.
+            let _ = std::io::stderr().lock().write_all(stream("stderr").as_bytes());
+            output::print(&stream("stdout"))
+        }
+    };
     match result["exit_code"].as_i64() {
         Some(0) => Ok(printed),
         Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
