@@ -1,0 +1,12 @@
+//! MCP servers inside boxes, and boxes as an MCP server.
+//!
+//! A [`ServerConfig`] says what to start and in which box. What goes wrong on the way says where it did, by its
+//! [`Phase`].
+
+mod phase;
+mod server_config;
+mod start;
+
+pub use phase::{Phase, PhaseError};
+pub use server_config::{BoxSettings, ServerConfig};
+pub use start::{Identity, Life, Progress, Start, Started};
