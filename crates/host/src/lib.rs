@@ -17,7 +17,7 @@ pub mod skills;
 pub mod tools;
 pub mod workspace;
 
-pub use client::{Client, FileKind, FileMeta};
+pub use client::{Client, FileKind, FileMeta, ProcessStreams};
 pub use config::{BoxConfig, apply_environment};
 pub use connector::{ChildCommand, Connection, Connector, Deployment, Endpoint, Link, RpcClient, Timing};
 #[cfg(feature = "embedded")]

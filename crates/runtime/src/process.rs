@@ -154,7 +154,7 @@ impl Process {
 
     /// Ends the program and its children, and waits until they are gone.
     pub(crate) async fn stop(&self) {
-        locked(&self.stdin).take();
+        self.close_stdin();
         self.stdout.hurry();
         if self.control.send(ExecControl::Terminate { grace: STOP_GRACE }).await.is_ok() {
             let _ = self.ended.subscribe().wait_for(Option::is_some).await;
@@ -203,6 +203,11 @@ impl Process {
 
     pub(crate) fn stdin(&self) -> Option<mpsc::Sender<Bytes>> {
         locked(&self.stdin).clone()
+    }
+
+    /// The program reads end of file once it has read what is on its way.
+    pub(crate) fn close_stdin(&self) {
+        locked(&self.stdin).take();
     }
 
     pub(crate) fn touch(&self) {

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, mpsc};
 use crate::RuntimeError;
 use crate::output_log::{LogEnd, LogEvent, OutputLog, Pace, Subscription};
 use crate::process::Process;
+use crate::relay_stdin::RelayStdin;
 
 /// A longer line is handed over in pieces of this size: what the other side takes in one message.
 pub(crate) const MAX_LINE: usize = 16 << 20;
@@ -20,6 +21,10 @@ pub(crate) const MAX_LINE: usize = 16 << 20;
 pub enum RelayEvent {
     /// One line, without its newline.
     Line(Bytes),
+    /// A piece of a line without an end in sight, or what came after the last newline.
+    Piece(Bytes),
+    /// So many bytes were thrown away here, because nobody took them in time.
+    Lost { bytes: u64 },
     /// No more lines come. Without an exit code, the process was stopped with its session.
     Exited { exit_code: Option<i32> },
 }
@@ -32,7 +37,7 @@ pub(crate) struct RelayState {
     /// So much of it is known to hold no newline.
     scanned: usize,
     /// Handed out, not yet known to be delivered.
-    in_hand: Option<Bytes>,
+    in_hand: Option<RelayEvent>,
     ended: bool,
 }
 
@@ -80,9 +85,9 @@ impl RelayReader {
             self.state.in_hand = None;
             self.process.touch();
         }
-        if let Some(line) = self.state.in_hand.clone() {
+        if let Some(event) = self.state.in_hand.clone() {
             self.handed_out = true;
-            return RelayEvent::Line(line);
+            return event;
         }
         loop {
             if let Some(line) = self.state.take_line() {
@@ -103,23 +108,24 @@ impl RelayReader {
                     self.state.partial.clear();
                     self.state.scanned = 0;
                     tracing::warn!(bytes, "output of a process was lost before it was attached");
+                    return RelayEvent::Lost { bytes };
                 }
                 Some(LogEvent::Exit { .. } | LogEvent::Failed { .. }) | None => {
                     self.state.ended = true;
                     let rest = self.state.partial.split().freeze();
                     self.state.scanned = 0;
                     if !rest.is_empty() {
-                        return self.hand_out(rest);
+                        return self.hand_out(RelayEvent::Piece(rest));
                     }
                 }
             }
         }
     }
 
-    fn hand_out(&mut self, line: Bytes) -> RelayEvent {
-        self.state.in_hand = Some(line.clone());
+    fn hand_out(&mut self, event: RelayEvent) -> RelayEvent {
+        self.state.in_hand = Some(event.clone());
         self.handed_out = true;
-        RelayEvent::Line(line)
+        event
     }
 }
 
@@ -130,22 +136,24 @@ impl RelayState {
     }
 
     /// Cuts the first line off, or a piece of the allowed size when there is no end in sight.
-    fn take_line(&mut self) -> Option<Bytes> {
+    fn take_line(&mut self) -> Option<RelayEvent> {
         let end = memchr::memchr(b'\n', &self.partial[self.scanned..]).map(|end| self.scanned + end);
         let line = match end {
             Some(end) => {
                 let mut line = self.partial.split_to(end + 1);
                 line.truncate(end);
-                line
+                RelayEvent::Line(line.freeze())
             }
-            None if self.partial.len() >= MAX_LINE => self.partial.split_to(MAX_LINE),
+            None if self.partial.len() >= MAX_LINE => {
+                RelayEvent::Piece(self.partial.split_to(MAX_LINE).freeze())
+            }
             None => {
                 self.scanned = self.partial.len();
                 return None;
             }
         };
         self.scanned = 0;
-        Some(line.freeze())
+        Some(line)
     }
 }
 
@@ -161,6 +169,11 @@ impl RelayWriter {
         };
         self.process.touch();
         if sent { Ok(()) } else { Err(self.process.not_running()) }
+    }
+
+    /// The standard input as bytes, for whoever makes the lines.
+    pub fn into_stdin(self) -> RelayStdin {
+        RelayStdin::new(self.stdin, self.process)
     }
 }
 
@@ -179,14 +192,16 @@ mod tests {
     #[test]
     fn lines_are_cut_at_newlines_and_keep_everything_else() {
         let mut state = RelayState { partial: BytesMut::from(&b"a\r\n\nlast"[..]), ..RelayState::default() };
-        assert_eq!(state.take_line().unwrap(), "a\r");
-        assert_eq!(state.take_line().unwrap(), "");
+        let line = |text: &'static str| Some(RelayEvent::Line(Bytes::from_static(text.as_bytes())));
+        assert_eq!(state.take_line(), line("a\r"));
+        assert_eq!(state.take_line(), line(""));
         assert_eq!(state.take_line(), None);
         state.partial.extend_from_slice(b" one\nx");
-        assert_eq!(state.take_line().unwrap(), "last one");
+        assert_eq!(state.take_line(), line("last one"));
         let mut endless =
             RelayState { partial: BytesMut::from(&vec![b'x'; MAX_LINE + 1][..]), ..RelayState::default() };
-        assert_eq!(endless.take_line().unwrap().len(), MAX_LINE);
+        let Some(RelayEvent::Piece(piece)) = endless.take_line() else { panic!("a piece comes") };
+        assert_eq!(piece.len(), MAX_LINE);
         assert_eq!(endless.partial, "x");
     }
 }

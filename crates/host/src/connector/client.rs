@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::line::Line;
-use crate::{Client, FileMeta, HostError, Result};
+use super::{Endpoint, relay};
+use crate::{Client, FileMeta, HostError, ProcessStreams, Result};
 
 /// For all that does not say otherwise.
 const USUAL: Duration = Duration::from_secs(15);
@@ -21,14 +22,20 @@ pub(super) const START: Duration = Duration::from_secs(300);
 #[derive(Debug, Default)]
 pub struct RpcClient {
     line: Mutex<Option<Arc<Line>>>,
+    /// Where processes are attached to.
+    relay: Option<Endpoint>,
 }
 
 impl RpcClient {
-    pub(super) fn attach(&self, line: Arc<Line>) {
+    pub(super) fn with_relay(relay: Endpoint) -> Self {
+        Self { relay: Some(relay), ..Self::default() }
+    }
+
+    pub(super) fn take_line(&self, line: Arc<Line>) {
         *self.line.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
     }
 
-    pub(super) fn detach(&self) {
+    pub(super) fn drop_line(&self) {
         self.line.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
@@ -126,6 +133,12 @@ impl Client for RpcClient {
     async fn stop_process(&self, session: &str, process: &str) -> Result<()> {
         let data = json!({"session_id": session, "process_id": process});
         self.call("box_stop_managed_process", data).await.map(drop)
+    }
+
+    async fn attach(&self, session: &str, process: &str) -> Result<ProcessStreams> {
+        let relay = self.relay.as_ref();
+        let relay = relay.ok_or_else(|| HostError::unavailable("box runtime not connected"))?;
+        relay::attach(relay, session, process).await
     }
 
     async fn skill(&self, action: &str, data: Value) -> Result<Value> {

@@ -7,6 +7,7 @@ mod client;
 mod endpoint;
 mod files;
 mod line;
+mod relay;
 mod supervisor;
 mod translate;
 mod wire;
@@ -165,10 +166,10 @@ impl Connector {
         };
         Ok(Self {
             transport,
+            client: Arc::new(RpcClient::with_relay(relay.clone())),
             relay,
             forwarded: config.forwarded.clone(),
             timing: Timing::default(),
-            client: Arc::new(RpcClient::default()),
             link: watch::Sender::new(Link::Idle),
             running: Mutex::new(None),
         })

@@ -42,7 +42,7 @@ impl Supervisor {
                         () = self.keep(&line) => true,
                         () = end.cancelled() => false,
                     };
-                    self.client.detach();
+                    self.client.drop_line();
                     if lost {
                         // Told before the child is waited for.
                         tracing::warn!(reason = %line.gone(), "{DISCONNECTED}");
@@ -75,7 +75,7 @@ impl Supervisor {
             Err(_) => Err(Fault::TooLate),
         };
         if connected.is_err() {
-            self.client.detach();
+            self.client.drop_line();
         }
         connected.map_err(|fault| match (fault, &self.transport) {
             (Fault::TooLate, Transport::WebSocket(endpoint)) => {
@@ -112,7 +112,7 @@ impl Supervisor {
         };
         match hello.await {
             Ok(()) => {
-                self.client.attach(Arc::clone(&line));
+                self.client.take_line(Arc::clone(&line));
                 Ok((line, wire))
             }
             Err(error) => {

@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -58,12 +59,7 @@ pub(super) async fn open_websocket(
     line: Arc<Line>,
     requests: mpsc::Receiver<String>,
 ) -> Result<Wire, String> {
-    let mut request = endpoint.rpc_url().into_client_request().map_err(|error| error.to_string())?;
-    if let Some(authorization) = endpoint.authorization() {
-        let mut value = HeaderValue::try_from(authorization).map_err(|error| error.to_string())?;
-        value.set_sensitive(true);
-        request.headers_mut().insert(header::AUTHORIZATION, value);
-    }
+    let request = request(&endpoint.rpc_url(), endpoint)?;
     let bounds = WebSocketConfig::default();
     let connected = tokio_tungstenite::connect_async_with_config(request, Some(bounds), true).await;
     let (socket, _) = connected.map_err(|error| error.to_string())?;
@@ -81,6 +77,17 @@ pub(super) async fn open_websocket(
         let _ = tokio::time::timeout(GOODBYE, sink.close()).await;
     });
     Ok(Wire { end, task: Some(task) })
+}
+
+/// A request for an upgrade, with whatever the endpoint shows for its credentials.
+pub(super) fn request(url: &str, endpoint: &Endpoint) -> Result<Request, String> {
+    let mut request = url.into_client_request().map_err(|error| error.to_string())?;
+    if let Some(authorization) = endpoint.authorization() {
+        let mut value = HeaderValue::try_from(authorization).map_err(|error| error.to_string())?;
+        value.set_sensitive(true);
+        request.headers_mut().insert(header::AUTHORIZATION, value);
+    }
+    Ok(request)
 }
 
 async fn read_websocket(

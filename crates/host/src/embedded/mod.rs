@@ -1,16 +1,18 @@
 //! The runtime in the application's own process: the same calls, without a wire.
 
 mod skills;
+mod streams;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use sandcrate_backend::{FileEntry, FileKind as EntryKind, FileReply, FileRequest};
+use sandcrate_protocol::network::NetworkRequest;
 use sandcrate_protocol::{BoxSpec, ErrorKind, ExecResult, ProcessInfo, ProcessSpec, SessionDetails};
 use sandcrate_runtime::{OnTimeout, Runtime, RuntimeError, SessionOptions, SessionView};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Client, FileKind, FileMeta, HostError, Result};
+use crate::{Client, FileKind, FileMeta, HostError, ProcessStreams, Result};
 
 /// Bytes of a file that are moved at once.
 const PIECE: usize = 8 << 20;
@@ -104,6 +106,12 @@ impl Client for EmbeddedClient {
         encoded(&SessionDetails::new(view.info, []))
     }
 
+    async fn create_session_on(&self, spec: &BoxSpec, network: &NetworkRequest) -> Result<Value> {
+        let options = SessionOptions { network: Some(network.clone()), ..SessionOptions::default() };
+        let view = self.runtime.create_session(spec, options).await.map_err(failed)?;
+        encoded(&SessionDetails::new(view.info, []))
+    }
+
     async fn delete_session(&self, session: &str) -> Result<()> {
         self.runtime.delete_session(session).await.map_err(failed)
     }
@@ -134,6 +142,11 @@ impl Client for EmbeddedClient {
 
     async fn stop_process(&self, session: &str, process: &str) -> Result<()> {
         self.runtime.stop_process(session, process).await.map_err(failed)
+    }
+
+    async fn attach(&self, session: &str, process: &str) -> Result<ProcessStreams> {
+        let attachment = self.runtime.attach_process(session, process, false).await.map_err(failed)?;
+        Ok(streams::streams(attachment))
     }
 
     async fn skill(&self, action: &str, data: Value) -> Result<Value> {

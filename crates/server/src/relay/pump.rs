@@ -56,7 +56,8 @@ async fn send_lines(reader: &mut RelayReader, sender: &mut Sender, app: &App) ->
     loop {
         let sent = tokio::select! {
             event = reader.next() => match event {
-                RelayEvent::Line(line) => sender.text(text(line)).await,
+                RelayEvent::Line(line) | RelayEvent::Piece(line) => sender.text(text(line)).await,
+                RelayEvent::Lost { .. } => continue,
                 RelayEvent::Exited { exit_code } => return End::Exited(exit_code),
             },
             _ = pings.tick() => sender.ping().await,
