@@ -3,10 +3,12 @@
 //! A [`ServerConfig`] says what to start and in which box. What goes wrong on the way says where it did, by its
 //! [`Phase`].
 
+pub mod launch;
 mod phase;
 mod server_config;
 mod start;
 
+pub use launch::{LaunchConfig, Launcher};
 pub use phase::{Phase, PhaseError};
 pub use server_config::{BoxSettings, ServerConfig};
 pub use start::{Identity, Life, Progress, Start, Started};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sandcrate_protocol::MountSpec;
 use serde::{Deserialize, Serialize};
 
 /// A server as an operator or a client's `mcpServers` names it.
@@ -27,9 +28,14 @@ pub struct BoxSettings {
     pub image: Option<String>,
     /// Of the running server; an install has its own.
     pub network: Option<String>,
+    /// Of the box in which its packages are installed.
+    pub install_network: Option<String>,
     /// The project on the host, when it cannot be told from the command.
     pub host_path: Option<String>,
+    /// `ro` or `rw` shows it, `copy` gives the server a copy of its own, `none` leaves it out.
     pub host_path_mode: String,
+    /// More of the host that the server sees.
+    pub mounts: Vec<MountSpec>,
     pub startup_timeout_sec: u64,
     pub cpus: Option<f64>,
     pub memory_mb: Option<u64>,
@@ -43,8 +49,10 @@ impl Default for BoxSettings {
         Self {
             image: None,
             network: None,
+            install_network: None,
             host_path: None,
             host_path_mode: "ro".to_owned(),
+            mounts: Vec::new(),
             startup_timeout_sec: 120,
             cpus: None,
             memory_mb: None,
