@@ -3,8 +3,13 @@
 //! A [`ServerConfig`] says what to start and in which box. What goes wrong on the way says where it did, by its
 //! [`Phase`].
 
+pub mod config;
+pub mod gateway;
 pub mod launch;
+pub mod manager;
 mod phase;
+#[cfg(test)]
+mod reference_tests;
 mod server_config;
 mod start;
 
