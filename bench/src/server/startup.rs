@@ -8,8 +8,8 @@ use crate::catalog::{Figure, Row};
 use crate::measurements::Measurements;
 use crate::memory::{resident_mib, tree_mib};
 
-/// Until what a server prepares for its first session is prepared.
-const SETTLE: Duration = Duration::from_millis(500);
+/// Until what a server prepares for its first session is prepared, and what its start needed is given back.
+const SETTLE: Duration = Duration::from_secs(2);
 
 pub(super) fn measure(
     options: &Options,

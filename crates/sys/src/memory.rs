@@ -1,7 +1,9 @@
 //! Memory that this process holds and no longer uses.
 
+use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::io;
+use std::ops::Range;
 
 use crate::process::SingleThreaded;
 
@@ -30,6 +32,44 @@ pub fn give_back(_: &SingleThreaded) -> io::Result<()> {
     }
 }
 
+/// Unmaps the pages of this program's code. What runs next maps what it needs again, out of the page cache: a fault
+/// each, none of them with reading from a disk while the cache has them. What only a start needs stays away, and so do
+/// the page tables for it, where the kernel frees empty ones.
+pub fn release_code() -> io::Result<()> {
+    let mut code: Range<usize> = 0..0;
+    // SAFETY: the callback is called with what it expects, before this returns; `code` outlives that.
+    unsafe { libc::dl_iterate_phdr(Some(find_code), (&raw mut code).cast()) };
+    if code.is_empty() {
+        return Ok(());
+    }
+    let start = std::ptr::without_provenance_mut::<c_void>(code.start);
+    // SAFETY: the range is a segment of this program's file that is mapped for execution and not for writing. No page
+    // of it was ever changed, so every page comes back from the file as it was, also the one that is running.
+    let result = unsafe { libc::madvise(start, code.len(), libc::MADV_DONTNEED) };
+    crate::check(result.into()).map(drop)
+}
+
+/// Writes the pages of the program's executable segment to `found`, a `Range<usize>`, and asks for no further object.
+unsafe extern "C" fn find_code(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    // SAFETY: `dl_iterate_phdr` passes a valid object, the program itself first.
+    let info = unsafe { &*info };
+    // SAFETY: it is passed as it was given, and nobody else has it meanwhile.
+    let found = unsafe { &mut *found.cast::<Range<usize>>() };
+    // SAFETY: the object has that many headers there, and stays loaded.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let runs = |header: &&libc::Elf64_Phdr| {
+        header.p_type == libc::PT_LOAD && header.p_flags & (libc::PF_X | libc::PF_W) == libc::PF_X
+    };
+    // SAFETY: plain integers.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    if let (Some(header), Ok(page)) = (headers.iter().find(runs), usize::try_from(page)) {
+        let start = info.dlpi_addr as usize + header.p_vaddr as usize;
+        let end = start + header.p_memsz as usize;
+        *found = start & !(page - 1)..end.next_multiple_of(page);
+    }
+    1
+}
+
 #[cfg(target_env = "gnu")]
 fn trim_heap() {
     // SAFETY: no pointer is passed; the allocator gives back only what it holds free.
@@ -38,3 +78,36 @@ fn trim_heap() {
 
 #[cfg(not(target_env = "gnu"))]
 fn trim_heap() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of this program's file that are mapped, of all its mappings for execution.
+    fn mapped_code() -> u64 {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let program = std::env::current_exe().unwrap();
+        let mut here = false;
+        let mut kib = 0;
+        for line in smaps.lines() {
+            match line.strip_prefix("Rss:") {
+                Some(rss) if here => kib += rss.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap(),
+                Some(_) => {}
+                None if line.contains(" r") => {
+                    here = line.contains(" r-xp ") && line.ends_with(program.to_str().unwrap());
+                }
+                None => {}
+            }
+        }
+        kib << 10
+    }
+
+    #[test]
+    fn code_is_given_back_and_comes_again() {
+        let before = mapped_code();
+        release_code().unwrap();
+        let after = mapped_code();
+        assert!(after < before, "{after} of {before} bytes are mapped");
+        assert_eq!([3, 1, 2].iter().max(), Some(&3), "and runs");
+    }
+}

@@ -22,6 +22,8 @@ use crate::failure::Failure;
 
 /// A predecessor that was told to end has this long to leave its state and its port to us.
 const PREDECESSOR: Duration = Duration::from_secs(5);
+/// By then everything is open, and the first boxes are prepared.
+const STARTED: Duration = Duration::from_secs(1);
 
 /// Serves until a signal, or the end of stdin with `box -s`. The code is 0 after an orderly end.
 pub(super) async fn run(config: &Config, outside: &Outside, voice: Voice) -> anyhow::Result<u8> {
@@ -63,6 +65,7 @@ async fn serve(
         }
         let app = App::new(runtime, config.server(), stop);
         app.tasks.spawn(look_at_backend(app.runtime.clone(), voice));
+        app.tasks.spawn(forget_the_start(app.shutdown.clone()));
         if config.is_stdio() {
             with_parent(config, app, &patience, flag, voice).await
         } else {
@@ -139,6 +142,13 @@ fn is_in_use(error: &RuntimeError) -> bool {
 async fn look_at_backend(runtime: Runtime, voice: Voice) {
     if !runtime.backend_status().await.available {
         voice.warn("no box can be made on this machine; `sandcrate doctor` says why and how to fix it");
+    }
+}
+
+/// Most of a start's code is not needed again, and a server is idle most of its life.
+async fn forget_the_start(shutdown: CancellationToken) {
+    if shutdown.run_until_cancelled(tokio::time::sleep(STARTED)).await.is_some() {
+        let _ = sandcrate_sys::memory::release_code();
     }
 }
 

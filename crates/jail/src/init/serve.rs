@@ -381,6 +381,8 @@ impl Init<'_> {
             let _ = cgroup.remove();
         }
         let _ = sandcrate_sys::memory::give_back(&self.proof);
+        // What made the box is most of it, and is not needed again.
+        let _ = sandcrate_sys::memory::release_code();
     }
 
     fn reply(&self, reply: &InitReply) {
