@@ -18,6 +18,7 @@ mod errors;
 mod golden;
 mod help;
 mod host;
+mod host_seeds;
 mod image;
 mod image_archive;
 mod layers;

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_go_into_a_header() {
+    fn s7_credentials_go_into_a_header() {
         let header = |text: &str| Endpoint::parse(text).unwrap().authorization();
         assert_eq!(header("ws://u:p%40@x").unwrap(), format!("Basic {}", STANDARD.encode("u:p@")));
         assert_eq!(header("ws://:token@x").unwrap(), "Bearer token");

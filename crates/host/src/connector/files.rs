@@ -131,13 +131,19 @@ impl RpcClient {
         let line = self.line()?;
         arguments["spec"] = encoded(spec)?;
         match line.call(&format!("box_file_{operation}"), arguments, START).await {
-            Err(error) => {
+            Err(mut error) => {
                 if error.kind == ErrorKind::Unsupported {
                     line.without_files.store(true, Ordering::Relaxed);
                 }
+                // A file's fault is told to a model in its own words.
+                if matches!(error.kind, ErrorKind::FileNotFound | ErrorKind::FileFailed)
+                    && let Some(words) = error.message.strip_prefix("BoxError: ")
+                {
+                    error.message = words.to_owned();
+                }
                 Err(error)
             }
-            Ok(data) => checked(data),
+            done => done,
         }
     }
 
@@ -164,7 +170,7 @@ fn unreadable(why: &str) -> HostError {
     HostError::new(ErrorKind::FileFailed, format!("Box file operation failed: {why}"))
 }
 
-/// Failures of the file itself come with their kind.
+/// What the program says is wrong with a file, it says with its kind.
 fn checked(mut data: Value) -> Result<Value> {
     if data.get("failure").is_none() {
         return Ok(data);

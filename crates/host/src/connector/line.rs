@@ -8,8 +8,8 @@ use std::time::Duration;
 use sandcrate_protocol::ErrorKind;
 use sandcrate_protocol::framing::MAX_MESSAGE_BYTES;
 use sandcrate_protocol::rpc::Reply;
-use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::translate::{failure, is_unknown_action};
@@ -26,6 +26,10 @@ pub(super) struct Line {
     outgoing: mpsc::Sender<String>,
     waiting: Mutex<HashMap<i64, oneshot::Sender<Reply>>>,
     next_id: AtomicI64,
+    /// Calls that were sent and that nobody waits for any more. The runtime is told to end them.
+    abandoned: Mutex<Vec<i64>>,
+    /// One was added.
+    abandonment: Notify,
     /// Why it is closed; said before `closed` is.
     reason: Mutex<String>,
     pub(super) closed: CancellationToken,
@@ -40,6 +44,8 @@ impl Line {
             outgoing,
             waiting: Mutex::default(),
             next_id: AtomicI64::new(1),
+            abandoned: Mutex::default(),
+            abandonment: Notify::new(),
             reason: Mutex::default(),
             closed: CancellationToken::new(),
             without_files: AtomicBool::new(false),
@@ -48,20 +54,24 @@ impl Line {
     }
 
     /// # Errors
-    /// What the runtime answers, that it does not in time, or that the line is gone.
+    /// What the runtime answers, that it does not in time, or that the line is gone. A call that is given up, by
+    /// its time or because the caller no longer wants it, is ended in the runtime too.
     pub(super) async fn call(&self, action: &str, data: Value, time: Duration) -> Result<Value> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         self.waiting().insert(id, sender);
         // Whether answered or abandoned, nobody waits afterwards.
-        let _forget = Forget { line: self, id };
-        let request = Request { seq_id: id, action, data };
+        let mut pending = Pending { line: self, id, abandoned: false };
+        let request = Request { seq_id: id, action, data, error_kind: true };
         let request = sandcrate_protocol::to_wire_json(&request).map_err(|error| {
             HostError::new(ErrorKind::Internal, format!("request cannot be encoded: {error}"))
         })?;
         let exchange = async {
             self.outgoing.send(request).await.ok()?;
-            answer.await.ok()
+            pending.abandoned = true;
+            let reply = answer.await.ok();
+            pending.abandoned = false;
+            reply
         };
         let reply = tokio::select! {
             reply = tokio::time::timeout(time, exchange) => reply,
@@ -72,7 +82,7 @@ impl Line {
             Ok(Some(reply)) if is_unknown_action(&reply.message, action) => {
                 Err(HostError::new(ErrorKind::Unsupported, reply.message))
             }
-            Ok(Some(reply)) => Err(failure(reply.message)),
+            Ok(Some(reply)) => Err(failure(reply.message, &reply.data)),
             Ok(None) => Err(self.gone()),
             Err(_) => Err(HostError::new(ErrorKind::Timeout, format!("Action {action} call timed out"))),
         }
@@ -102,6 +112,26 @@ impl Line {
         }
     }
 
+    /// The requests to write, one after the other, until nobody is left who could ask.
+    pub(super) async fn next_request(&self, requests: &mut mpsc::Receiver<String>) -> Option<String> {
+        loop {
+            let abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            if let Some(call) = abandoned {
+                let seq_id = self.next_id.fetch_add(1, Ordering::Relaxed);
+                let data = json!({"seq_id": call});
+                let request = Request { seq_id, action: "__cancel_action", data, error_kind: true };
+                // Runtimes that cannot end a call answer that they do not know how; nobody waits for that.
+                if let Ok(request) = sandcrate_protocol::to_wire_json(&request) {
+                    return Some(request);
+                }
+            }
+            tokio::select! {
+                request = requests.recv() => return request,
+                () = self.abandonment.notified() => {}
+            }
+        }
+    }
+
     fn waiting(&self) -> MutexGuard<'_, HashMap<i64, oneshot::Sender<Reply>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,16 +143,25 @@ struct Request<'a> {
     seq_id: i64,
     action: &'a str,
     data: Value,
+    /// That the kind of a failure is wanted too; other runtimes pass over it.
+    error_kind: bool,
 }
 
-struct Forget<'a> {
+/// A call from its first step to its last.
+struct Pending<'a> {
     line: &'a Line,
     id: i64,
+    /// It is on its way, and whoever drops it now has not heard the answer.
+    abandoned: bool,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
         self.line.waiting().remove(&self.id);
+        if self.abandoned && !self.line.closed.is_cancelled() {
+            self.line.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
+            self.line.abandonment.notify_one();
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a failure on the wire means.
 
 use sandcrate_protocol::ErrorKind;
+use serde::Deserialize as _;
+use serde_json::Value;
 
 use crate::HostError;
 
@@ -18,9 +20,12 @@ const CLASSES: [(&str, ErrorKind); 10] = [
     ("BoxCapacityExceededError:", ErrorKind::CapacityExceeded),
 ];
 
-/// A message starts with its class. Only where it starts with none that we know is one looked for inside, for
+/// A runtime of ours says the kind beside the message. Elsewhere a message starts with its class. Only where it starts with none that we know is one looked for inside, for
 /// peers that wrap theirs: text that a box wrote into a message must not choose the class.
-pub(super) fn failure(message: String) -> HostError {
+pub(super) fn failure(message: String, data: &Value) -> HostError {
+    if let Some(kind) = data.get("kind").and_then(|kind| ErrorKind::deserialize(kind).ok()) {
+        return HostError::new(kind, message);
+    }
     let kind = match CLASSES.iter().find(|(class, _)| message.starts_with(class)) {
         Some((_, kind)) => *kind,
         None if message.starts_with("BoxError:") => ErrorKind::Internal,
@@ -39,6 +44,8 @@ pub(super) fn is_unknown_action(message: &str, action: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -50,8 +57,12 @@ mod tests {
             ("ActionCallError: BoxValidationError: x", "BoxValidationError"),
             ("KeyError: 'spec'", "BoxError"),
         ] {
-            let error = failure(message.to_owned());
+            let error = failure(message.to_owned(), &json!({}));
             assert_eq!((error.class(), error.message.as_str()), (class, message));
         }
+        let error = failure("BoxError: no space left".to_owned(), &json!({"kind": "file_failed"}));
+        assert_eq!(error.kind, ErrorKind::FileFailed, "what is said wins over what the words look like");
+        let error = failure("BoxError: x".to_owned(), &json!({"kind": "of a later version"}));
+        assert_eq!(error.kind, ErrorKind::Internal);
     }
 }

@@ -69,7 +69,7 @@ pub(super) async fn open_websocket(
         let (mut sink, stream) = socket.split();
         let reason = tokio::select! {
             reason = read_websocket(stream, &line) => reason,
-            reason = write_websocket(&mut sink, requests) => reason,
+            reason = write_websocket(&mut sink, requests, &line) => reason,
             () = ended.cancelled() => String::new(),
         };
         line.close(reason);
@@ -108,8 +108,9 @@ async fn read_websocket(
 async fn write_websocket(
     mut sink: impl Sink<Message, Error = Error> + Unpin,
     mut requests: mpsc::Receiver<String>,
+    line: &Line,
 ) -> String {
-    while let Some(request) = requests.recv().await {
+    while let Some(request) = line.next_request(&mut requests).await {
         if let Err(error) = sink.send(Message::text(request)).await {
             return format!("the connection broke: {error}");
         }
@@ -147,7 +148,7 @@ pub(super) fn start_child(
                     Err(_) => format!("`{program}` closed its output"),
                 }
             }
-            error = write_child(stdin, requests) => format!("`{program}` cannot be written to: {error}"),
+            error = write_child(stdin, requests, &line) => format!("`{program}` cannot be written to: {error}"),
             () = ended.cancelled() => String::new(),
         };
         line.close(reason);
@@ -181,9 +182,10 @@ async fn read_child(mut stdout: impl AsyncRead + Unpin, line: &Line) {
 async fn write_child(
     mut stdin: impl AsyncWrite + Unpin,
     mut requests: mpsc::Receiver<String>,
+    line: &Line,
 ) -> std::io::Error {
     let mut bytes = Vec::new();
-    while let Some(request) = requests.recv().await {
+    while let Some(request) = line.next_request(&mut requests).await {
         bytes.clear();
         encode(&request, &mut bytes);
         let written = async {

@@ -10,7 +10,7 @@ mod execute;
 mod guidance;
 mod mounts;
 mod operations;
-mod quota;
+pub(crate) mod quota;
 mod skills;
 mod spec;
 mod status;

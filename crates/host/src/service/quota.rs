@@ -22,6 +22,8 @@ const MEBIBYTE: u64 = 1 << 20;
 pub(super) enum Phase {
     Before,
     After,
+    /// Of a file tool, which runs no command.
+    BeforeWriting,
 }
 
 /// What a workspace was found to hold.
@@ -41,6 +43,7 @@ impl Usage {
         let phase = match phase {
             Phase::Before => "before execution",
             Phase::After => "after execution",
+            Phase::BeforeWriting => "before writing",
         };
         let Self { used, limit, place } = self;
         let place = place.display();
@@ -60,6 +63,25 @@ pub(super) async fn measure(spec: &BoxSpec) -> Result<Option<Usage>> {
     };
     let measured = tokio::task::spawn_blocking(walk).await.map_err(io::Error::other).flatten();
     measured.map_err(|error| HostError::invalid(format!("workspace quota cannot be measured: {error}")))
+}
+
+/// Refuses a file of that many bytes more than there were, if its workspace would hold too much with it.
+pub(crate) async fn check_write(spec: &BoxSpec, path: &str, growth: u64) -> Result<()> {
+    let lies_below = |mount: &str| Path::new(path).starts_with(mount);
+    let elsewhere = spec.extra_mounts.iter().any(|mount| lies_below(&mount.mount_path));
+    if growth == 0 || elsewhere || !lies_below(&spec.mount_path) {
+        return Ok(());
+    }
+    match measure(spec).await? {
+        Some(mut usage) => {
+            usage.used = usage.used.saturating_add(growth);
+            if usage.is_too_much() {
+                return Err(usage.exceeded(Phase::BeforeWriting, &spec.session_id));
+            }
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 /// One directory is open at a time, however deep the tree. What vanishes meanwhile counts nothing.

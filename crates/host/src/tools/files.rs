@@ -10,6 +10,7 @@ use sandcrate_protocol::{BoxSpec, ErrorKind};
 use serde_json::{Value, json};
 
 use super::path::Place;
+use crate::service::quota;
 use crate::{Client, FileKind, FileMeta, HostError, Result};
 
 /// As much as a file may have to be read or edited whole: more is no use in a conversation.
@@ -45,7 +46,9 @@ impl BoxFiles {
         self.client.read(&self.spec, path, limit).await
     }
 
-    pub(crate) async fn write(&self, path: &str, data: Bytes) -> Result<()> {
+    /// In place of a file of that many bytes, 0 when there is none.
+    pub(crate) async fn write(&self, path: &str, data: Bytes, replaced: u64) -> Result<()> {
+        quota::check_write(&self.spec, path, (data.len() as u64).saturating_sub(replaced)).await?;
         self.client.write(&self.spec, path, data).await
     }
 }
@@ -91,7 +94,8 @@ fn too_large(given: &str, size: u64, advice: &str) -> Value {
 }
 
 pub(crate) async fn write(files: &BoxFiles, place: &Place, given: &str, content: &str) -> Result<Value> {
-    match place.look(files).await?.map(|meta| meta.kind) {
+    let found = place.look(files).await?;
+    match found.as_ref().map(|meta| meta.kind) {
         Some(FileKind::Directory) => {
             Err(HostError::new(ErrorKind::FileFailed, format!("Path is a directory: {given}")))
         }
@@ -99,7 +103,8 @@ pub(crate) async fn write(files: &BoxFiles, place: &Place, given: &str, content:
             Err(HostError::new(ErrorKind::FileFailed, format!("Not a regular file: {given}")))
         }
         Some(FileKind::File) | None => {
-            files.write(&place.path, Bytes::copy_from_slice(content.as_bytes())).await?;
+            let replaced = found.map_or(0, |meta| meta.size);
+            files.write(&place.path, Bytes::copy_from_slice(content.as_bytes()), replaced).await?;
             Ok(json!({"ok": true, "path": given}))
         }
     }
@@ -134,6 +139,6 @@ pub(crate) async fn edit(
         });
     };
     let edited = [&bytes[..at], new.as_bytes(), &bytes[at + old.len()..]].concat();
-    files.write(&place.path, edited.into()).await?;
+    files.write(&place.path, edited.into(), meta.size).await?;
     Ok(json!({"ok": true, "path": given}))
 }

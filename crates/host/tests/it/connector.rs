@@ -56,8 +56,8 @@ async fn a_runtime_is_told_the_configuration_and_nothing_of_the_way_to_it() {
         lines,
         [
             r#"{"backend":"local"}"#,
-            r#"{"seq_id": 1, "action": "__ping", "data": {}}"#,
-            r#"{"seq_id": 2, "action": "box_init", "data": {"backend": "local"}}"#,
+            r#"{"seq_id": 1, "action": "__ping", "data": {}, "error_kind": true}"#,
+            r#"{"seq_id": 2, "action": "box_init", "data": {"backend": "local"}, "error_kind": true}"#,
         ]
     );
 }

@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests stand outside #[test] functions")]
 #![expect(clippy::needless_pass_by_value, reason = "helpers are given what json! makes")]
 
-mod boxes;
 mod config;
 mod connector;
 mod faults;

@@ -94,14 +94,19 @@ const NAMES: [&str; 87] = [
     "test_runtime_does_not_reap_session_with_running_managed_process",
 ];
 
-/// Names of functions right below a `#[test]` or `#[tokio::test]`, in the modules that `main.rs` has.
+/// Relative to this directory.
+const IN_REAL_BOXES: &str = "../../../cli/tests/it/host_seeds.rs";
+
+/// Names of functions right below a `#[test]` or `#[tokio::test]`, in the modules that `main.rs` has and in the one
+/// of the binary's own tests that runs in real boxes.
 fn tests_there() -> BTreeMap<String, usize> {
     let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
     let main = std::fs::read_to_string(place.join("main.rs")).unwrap();
     let modules = main.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let files = modules.map(|module| place.join(format!("{module}.rs")));
     let mut found = BTreeMap::new();
-    for module in modules {
-        let text = std::fs::read_to_string(place.join(format!("{module}.rs"))).unwrap();
+    for file in files.chain([place.join(IN_REAL_BOXES)]) {
+        let text = std::fs::read_to_string(file).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         for pair in lines.windows(2) {
             let is_test = pair[0] == "#[test]" || pair[0].starts_with("#[tokio::test");
@@ -124,4 +129,37 @@ fn every_test_of_the_reference_is_here_once() {
     assert!(others.is_empty(), "not of the reference: {others:#?}");
     let distinct: std::collections::BTreeSet<_> = NAMES.iter().collect();
     assert_eq!(distinct.len(), NAMES.len());
+}
+
+/// The faults of the reference's host by their marks: security, service, MCP paths, tools.
+const FAULTS: [(char, u32); 4] = [('s', 12), ('b', 13), ('m', 3), ('f', 11)];
+
+/// All text of the crate's tests, those beside the code included.
+fn test_text(directory: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            test_text(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let content = std::fs::read_to_string(&path).unwrap();
+            let whole = path.to_str().unwrap().contains("tests");
+            let tests = if whole { 0 } else { content.find("#[cfg(test)]").unwrap_or(content.len()) };
+            text.push_str(&content[tests..]);
+        }
+    }
+}
+
+#[test]
+fn every_fault_of_the_reference_has_a_test_that_names_it() {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text = String::new();
+    test_text(&crate_dir.join("src"), &mut text);
+    test_text(&crate_dir.join("tests"), &mut text);
+    text.push_str(&std::fs::read_to_string(crate_dir.join("tests/it").join(IN_REAL_BOXES)).unwrap());
+    let names: std::collections::BTreeSet<String> =
+        text.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect();
+    let marks =
+        FAULTS.iter().flat_map(|(part, last)| (1..=*last).map(move |number| format!("{part}{number}")));
+    let missing: Vec<String> = marks.filter(|mark| !names.contains(mark)).collect();
+    assert!(missing.is_empty(), "no test names {missing:?}");
 }

@@ -1,8 +1,12 @@
 //! Workspaces that hold too much.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use sandcrate_host::Service;
+use sandcrate_host::policy::Policy;
+use sandcrate_host::skills::{Filesystem, SkillsView};
+use sandcrate_host::tools::Toolbox;
 use serde_json::{Value, json};
 
 use crate::support::{Bench, path, query};
@@ -84,6 +88,37 @@ async fn b7_a_plain_rm_still_runs_in_a_workspace_that_is_too_full() {
     assert!(run(&service, "rm -rf x; echo hi").await.is_err(), "with anything else behind it, it does not");
     std::fs::remove_file(workspace.join("big")).unwrap();
     assert_eq!(run(&service, "echo hi").await.unwrap()["ok"], true);
+}
+
+/// B7: the file tools are held to the quota too, and what makes a file no longer always works.
+#[tokio::test]
+async fn b7_a_file_tool_does_not_write_past_the_quota() {
+    let (_bench, service, workspace) = bench(1).await;
+    let skills = Arc::new(SkillsView::new(Filesystem::Shared));
+    let toolbox = Toolbox::new(Arc::new(service.clone()), skills, Policy::default());
+    let call = async |tool: &str, arguments: Value| toolbox.call(tool, &arguments, &mut query(1)).await;
+    let written = json!({"path": "/workspace/a.txt", "content": "0123456789"});
+    assert_eq!(call("write", written.clone()).await.unwrap()["ok"], true);
+    fill(&workspace, "rest", MEBIBYTE - 10);
+    let longer = json!({"path": "/workspace/b.txt", "content": "0123456789x"});
+    let error = call("write", longer).await.unwrap_err();
+    assert_eq!(
+        error.message,
+        format!(
+            "workspace quota exceeded before writing: used=1048577 bytes limit=1048576 bytes host_path={} session_id=query_1",
+            path(&workspace)
+        )
+    );
+    let edit = |new: &str| json!({"path": "/workspace/a.txt", "old_string": "9", "new_string": new});
+    fill(&workspace, "rest", MEBIBYTE);
+    assert_eq!(call("edit", edit("8")).await.unwrap()["ok"], true, "as long as before");
+    assert!(
+        call("edit", json!({"path": "/workspace/a.txt", "old_string": "0", "new_string": "00"}))
+            .await
+            .is_err()
+    );
+    assert_eq!(call("write", written).await.unwrap()["ok"], true, "instead of the same");
+    assert!(!workspace.join("b.txt").exists());
 }
 
 #[tokio::test]

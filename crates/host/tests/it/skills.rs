@@ -111,6 +111,49 @@ async fn skills_are_reached_in_process_and_over_rpc_alike() {
     a_skill_lives(&remote).await;
 }
 
+/// As many empty files as that, stored.
+fn archive(files: u16) -> Vec<u8> {
+    let (mut archive, mut directory) = (Vec::new(), Vec::new());
+    for number in 0..files {
+        let name = format!("s/{number}");
+        let length = u8::try_from(name.len()).unwrap();
+        let at = u32::try_from(archive.len()).unwrap().to_le_bytes();
+        archive.extend_from_slice(b"PK\x03\x04");
+        archive.extend_from_slice(&[0; 22]);
+        archive.extend_from_slice(&[length, 0, 0, 0]);
+        archive.extend_from_slice(name.as_bytes());
+        directory.extend_from_slice(b"PK\x01\x02");
+        directory.extend_from_slice(&[0; 24]);
+        directory.extend_from_slice(&[length, 0]);
+        directory.extend_from_slice(&[0; 12]);
+        directory.extend_from_slice(&at);
+        directory.extend_from_slice(name.as_bytes());
+    }
+    let at = u32::try_from(archive.len()).unwrap().to_le_bytes();
+    let length = u32::try_from(directory.len()).unwrap().to_le_bytes();
+    archive.extend_from_slice(&directory);
+    archive.extend_from_slice(b"PK\x05\x06\0\0\0\0");
+    archive.extend_from_slice(&[files.to_le_bytes(), files.to_le_bytes()].concat());
+    archive.extend_from_slice(&[length, at].concat());
+    archive.extend_from_slice(&[0; 2]);
+    archive
+}
+
+/// S12: an archive is held to limits; here to that of its entries.
+#[tokio::test]
+async fn s12_an_archive_of_too_many_files_is_refused() {
+    let bench = Bench::new().await;
+    let service = bench.service(json!({})).await;
+    let refused = async |files| {
+        let archive = archive(files);
+        service.preview_skill_zip(&SkillZip::new(&archive, "x.zip")).await.unwrap_err().message
+    };
+    let error = refused(10_001).await;
+    assert!(error.contains("10000"), "{error}");
+    let error = refused(10).await;
+    assert!(error.contains("SKILL.md"), "otherwise it is read: {error}");
+}
+
 /// S5: what is not activated cannot be changed, by a command or by a file tool; the same mounts for both.
 #[tokio::test]
 async fn skills_can_be_mounted_read_only_until_they_are_activated() {

@@ -31,6 +31,9 @@ pub struct Request {
     pub data: Value,
     /// Whom the call is for, in the dialects that say it; see [`super::Context`].
     pub context: Option<Value>,
+    /// The caller wants the kind of a failure beside its words: hosts of ours do, by an envelope key that others
+    /// pass over.
+    pub wants_kind: bool,
 }
 
 impl Request {
@@ -87,7 +90,7 @@ impl Frame {
         if let Err(message) = envelope.read(text) {
             return Err(BadFrame::new(envelope.seq_id, &message));
         }
-        let Envelope { seq_id, seq_id_refused, action, data, context, has_code } = envelope;
+        let Envelope { seq_id, seq_id_refused, action, data, context, has_code, wants_kind } = envelope;
         if seq_id_refused {
             return Err(BadFrame::new(None, "ValueError: seq_id is too long or nested too deeply"));
         }
@@ -105,7 +108,8 @@ impl Frame {
         let context = context.map(read_data).transpose();
         let context = context.map_err(|problem| bad(format!("ValidationError: context {problem}")))?;
         let context = context.filter(|context| !context.is_null());
-        Ok(Self::Request(Request { seq_id: seq_id.unwrap_or(SeqId::UNKNOWN), action, data, context }))
+        let seq_id = seq_id.unwrap_or(SeqId::UNKNOWN);
+        Ok(Self::Request(Request { seq_id, action, data, context, wants_kind }))
     }
 }
 
@@ -146,6 +150,7 @@ struct Envelope<'a> {
     data: Option<&'a RawValue>,
     context: Option<&'a RawValue>,
     has_code: bool,
+    wants_kind: bool,
 }
 
 impl<'a> Envelope<'a> {
@@ -186,6 +191,9 @@ impl<'a> Visitor<'a> for EnvelopeVisitor<'_, 'a> {
                 "action" => envelope.action = Some(map.next_value()?),
                 "data" => envelope.data = Some(map.next_value()?),
                 "context" => envelope.context = Some(map.next_value()?),
+                "error_kind" => {
+                    envelope.wants_kind = map.next_value::<&RawValue>()?.get() == "true";
+                }
                 "code" => {
                     map.next_value::<IgnoredAny>()?;
                     envelope.has_code = true;

@@ -85,8 +85,13 @@ fn an_overlong_seq_id_is_refused() {
 #[test]
 fn the_last_of_repeated_keys_counts() {
     let request = request(r#"{"seq_id":1,"seq_id":2,"action":5,"action":"a","data":1,"data":2,"x":[{}]}"#);
-    let expected =
-        Request { seq_id: SeqId::from(2), action: "a".to_owned(), data: Value::from(2), context: None };
+    let expected = Request {
+        seq_id: SeqId::from(2),
+        action: "a".to_owned(),
+        data: Value::from(2),
+        context: None,
+        wants_kind: false,
+    };
     assert_eq!(request, expected);
 }
 

@@ -12,7 +12,7 @@ use sandcrate_skills::{Candidate, Listing, Skill, SkillError};
 use serde::Serialize;
 
 use super::admission_actions::{BackendInfo, Granted};
-use super::file_actions::{FileFailure, FileMeta};
+use super::file_actions::FileMeta;
 use super::tenant_actions::{Storage, TenantSession, TenantStatus};
 use crate::tenancy::FenceError;
 
@@ -21,36 +21,82 @@ use crate::tenancy::FenceError;
 #[serde(untagged)]
 pub(crate) enum Answer {
     Empty {},
-    Initialized { initialized: bool },
+    Initialized {
+        initialized: bool,
+    },
     Backend(Box<BackendInfo>),
     Readiness(Box<Readiness>),
     Status(RuntimeStatus),
     Exec(ExecResult),
     Session(Box<SessionDetails>),
-    Sessions { sessions: Vec<SessionInfo> },
-    Deleted { deleted: String },
+    Sessions {
+        sessions: Vec<SessionInfo>,
+    },
+    Deleted {
+        deleted: String,
+    },
     Process(Box<ProcessInfo>),
-    Stopped { stopped: String },
-    Skills { skills: Vec<Skill> },
-    Skill { skill: Option<Box<Skill>> },
+    Stopped {
+        stopped: String,
+    },
+    Skills {
+        skills: Vec<Skill>,
+    },
+    Skill {
+        skill: Option<Box<Skill>>,
+    },
     ScannedSkill(Box<Skill>),
     SkillFiles(SkillFiles),
-    SkillFile { skill: SkillName, path: String, content: String },
-    WrittenSkillFile { skill: SkillName, path: String, bytes_written: usize },
-    SkillCandidates { skills: Vec<Candidate> },
+    SkillFile {
+        skill: SkillName,
+        path: String,
+        content: String,
+    },
+    WrittenSkillFile {
+        skill: SkillName,
+        path: String,
+        bytes_written: usize,
+    },
+    SkillCandidates {
+        skills: Vec<Candidate>,
+    },
     TenantStatus(Box<TenantStatus>),
     TenantSession(Box<TenantSession>),
-    TenantSessions { sessions: Vec<TenantSession> },
+    TenantSessions {
+        sessions: Vec<TenantSession>,
+    },
     Storage(Box<Storage>),
     Granted(Granted),
-    Revoked { revoked: bool, workspace_uuid: String, entitlement_revision: u64 },
-    SharedWorkspace { marker_name: String, sha256: String, size: usize },
-    Cancelled { cancelled: bool },
-    Accepted { accepted: bool },
-    FileEntry { entry: Option<Box<FileMeta>> },
-    FileEntries { entries: Vec<FileMeta> },
-    FileData { data: String, size: u64 },
-    FileFailure { failure: FileFailure },
+    Revoked {
+        revoked: bool,
+        workspace_uuid: String,
+        entitlement_revision: u64,
+    },
+    SharedWorkspace {
+        marker_name: String,
+        sha256: String,
+        size: usize,
+    },
+    Cancelled {
+        cancelled: bool,
+    },
+    Accepted {
+        accepted: bool,
+    },
+    FileEntry {
+        entry: Option<Box<FileMeta>>,
+    },
+    FileEntries {
+        entries: Vec<FileMeta>,
+    },
+    FileData {
+        data: String,
+        size: u64,
+    },
+    /// Of a failure, for callers that want it.
+    Failure {
+        kind: ErrorKind,
+    },
 }
 
 #[derive(Debug, Serialize)]
@@ -115,25 +161,37 @@ impl ActionError {
 
     /// The text on the wire: a class name, then the whole chain.
     pub(super) fn message(&self) -> String {
-        let kind = match self {
-            Self::MissingKey { .. } => return format!("KeyError: {self}"),
-            Self::Padding => return format!("Error: {self}"),
-            Self::Permission(_) => return format!("PermissionError: {self}"),
-            Self::Value(_) => return format!("ValueError: {self}"),
+        let class = match self {
+            Self::MissingKey { .. } => "KeyError",
+            Self::Padding => "Error",
+            Self::Permission(_) => "PermissionError",
+            Self::Value(_) => "ValueError",
             Self::Context(_) => {
                 return format!("ValidationError: {}", without_class_marks(&self.to_string()));
             }
-            Self::Cancelled => return format!("CancelledError: {self}"),
+            Self::Cancelled => "CancelledError",
             Self::Runtime(RuntimeError::Invalid { field, .. }) if field.starts_with("box.limits") => {
-                return format!("ValueError: {self}");
+                "ValueError"
             }
+            _ => return wire_message(self.kind(), &chain(self)),
+        };
+        format!("{class}: {self}")
+    }
+
+    pub(super) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::MissingKey { .. }
+            | Self::Padding
+            | Self::Value(_)
+            | Self::Context(_)
+            | Self::Invalid { .. } => ErrorKind::Validation,
+            Self::Permission(_) => ErrorKind::Denied,
+            Self::Cancelled => ErrorKind::Timeout,
             Self::WithoutGrants => ErrorKind::Admission,
             Self::Skill(error) => error.kind(),
             Self::Spec(error) => error.kind(),
             Self::Runtime(error) => error.kind(),
-            Self::Invalid { .. } => ErrorKind::Validation,
-        };
-        wire_message(kind, &chain(self))
+        }
     }
 
     /// The same as a fault of the request, whatever it is: so the reference shows all failures of most skill
@@ -174,10 +232,13 @@ pub(super) fn for_tenant(message: String, placement: Option<&Placement>) -> Stri
     message
 }
 
-/// The reply to a request.
-pub(super) fn reply(seq_id: SeqId, result: Result<Answer, ActionError>) -> Response<Answer> {
+/// The reply to a request; `with_kind` for callers that want to know the kind of a failure.
+pub(super) fn reply(seq_id: SeqId, result: Result<Answer, ActionError>, with_kind: bool) -> Response<Answer> {
     match result {
         Ok(answer) => Response::success(seq_id, answer),
+        Err(error) if with_kind => {
+            Response { data: Answer::Failure { kind: error.kind() }, ..failure(seq_id, error.message()) }
+        }
         Err(error) => failure(seq_id, error.message()),
     }
 }
@@ -229,15 +290,20 @@ mod tests {
 
     #[test]
     fn success_and_failure_have_the_five_keys() {
-        let done = reply(SeqId::from(3), Ok(Answer::Deleted { deleted: "s".to_owned() }));
+        let done = reply(SeqId::from(3), Ok(Answer::Deleted { deleted: "s".to_owned() }), true);
         assert_eq!(
             done.encode(),
             r#"{"seq_id": 3, "code": 0, "message": "success", "data": {"deleted": "s"}, "chunk_status": "continue"}"#
         );
-        let failed = reply(SeqId::from(4), Err(ActionError::MissingKey { key: "spec" }));
+        let failed = reply(SeqId::from(4), Err(ActionError::MissingKey { key: "spec" }), false);
         assert_eq!(
             failed.encode(),
             r#"{"seq_id": 4, "code": 1, "message": "KeyError: 'spec'", "data": {}, "chunk_status": "continue"}"#
+        );
+        let failed = reply(SeqId::from(5), Err(ActionError::MissingKey { key: "spec" }), true);
+        assert_eq!(
+            failed.encode(),
+            r#"{"seq_id": 5, "code": 1, "message": "KeyError: 'spec'", "data": {"kind": "validation"}, "chunk_status": "continue"}"#
         );
     }
 }

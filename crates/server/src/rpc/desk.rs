@@ -49,12 +49,12 @@ pub(super) struct Desk {
     /// For brief calls of a connection that is busy; newer dialects only.
     brief_slots: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
-    /// Calls of the newer dialects that can be cancelled.
+    /// Calls that can be cancelled.
     running: Arc<Running>,
 }
 
 /// By `seq_id`: for whom it is, and how it is ended.
-type Running = Mutex<HashMap<i64, (Context, CancellationToken)>>;
+type Running = Mutex<HashMap<i64, (Option<Context>, CancellationToken)>>;
 
 /// The right to take in one more request. Clients of the newer dialects have none before they are read: one request
 /// too many is answered, where the first dialect waits.
@@ -129,12 +129,14 @@ impl Desk {
                 }
             }
         };
-        if let (CANCEL | STREAM_ACK, Some(context)) = (request.action.as_str(), &context) {
-            let result = match request.action.as_str() {
-                CANCEL => self.cancel(&request, context),
-                _ => acknowledged(&request.data),
-            };
-            let _ = self.replies.send(answer::reply(request.seq_id, result)).await;
+        let of_a_call = match request.action.as_str() {
+            // The reference has it since 4.10.7. It does no harm before that, and hosts of ours use it.
+            CANCEL => Some(self.cancel(&request, context.as_ref())),
+            STREAM_ACK if context.is_some() => Some(acknowledged(&request.data)),
+            _ => None,
+        };
+        if let Some(result) = of_a_call {
+            let _ = self.replies.send(answer::reply(request.seq_id, result, request.wants_kind)).await;
             return;
         }
         let Some(action) = actions::find(self.dialect, &request.action) else {
@@ -162,11 +164,11 @@ impl Desk {
     }
 
     /// Ends a call of the same connection and the same workspace, if there is one.
-    fn cancel(&self, request: &Request, context: &Context) -> Result<Answer, ActionError> {
+    fn cancel(&self, request: &Request, context: Option<&Context>) -> Result<Answer, ActionError> {
         let seq_id = integer(&request.data, "seq_id");
         let seq_id = seq_id.ok_or(ActionError::Value("Cancellation requires an integer seq_id"))?;
         let running = locked(&self.running);
-        let found = running.get(&seq_id).filter(|(theirs, _)| theirs == context);
+        let found = running.get(&seq_id).filter(|(theirs, _)| theirs.as_ref() == context);
         Ok(Answer::Cancelled { cancelled: found.inspect(|(_, end)| end.cancel()).is_some() })
     }
 
@@ -206,7 +208,7 @@ async fn run(
     let call = Call { app, runtime, identity, data, dialect, placement: placement.as_ref() };
     let granted = dialect::needs_grant(&request.action) && app.runtime.admission_policy().is_some();
     let result = match context {
-        Some(context) if dialect::is_fenced(&request.action) => {
+        context if dialect::is_fenced(&request.action) && (context.is_some() || !granted) => {
             let listed = Listed::new(running, &request, context);
             tokio::select! {
                 biased;
@@ -217,7 +219,7 @@ async fn run(
         _ if granted => Err(ActionError::WithoutGrants),
         _ => action(call).await,
     };
-    let mut reply = answer::reply(request.seq_id, result);
+    let mut reply = answer::reply(request.seq_id, result, request.wants_kind);
     if dialect == Dialect::Tenant && reply.code != 0 {
         reply.message = answer::for_tenant(reply.message, placement.as_ref());
     }
@@ -261,7 +263,7 @@ struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    fn new(running: &'a Running, request: &Request, context: Context) -> Self {
+    fn new(running: &'a Running, request: &Request, context: Option<Context>) -> Self {
         let (seq_id, end) = (request.seq_id.as_i64(), CancellationToken::new());
         if let Some(seq_id) = seq_id {
             locked(running).insert(seq_id, (context, end.clone()));
@@ -278,7 +280,7 @@ impl Drop for Listed<'_> {
     }
 }
 
-fn locked(running: &Running) -> MutexGuard<'_, HashMap<i64, (Context, CancellationToken)>> {
+fn locked(running: &Running) -> MutexGuard<'_, HashMap<i64, (Option<Context>, CancellationToken)>> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

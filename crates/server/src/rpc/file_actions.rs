@@ -1,19 +1,18 @@
 //! Files of a box, for hosts whose tools work on them: actions of ours, which the reference does not have.
 //!
-//! The session is that of `spec`, made when it is not there. What is wrong with a file is an answer that names
-//! its kind; everything else fails as all actions do.
+//! The session is that of `spec`, made when it is not there.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use sandcrate_backend::{FileEntry, FileKind, FileReply, FileRequest};
 use sandcrate_protocol::ErrorKind;
-use sandcrate_runtime::{RuntimeError, SessionOptions};
+use sandcrate_runtime::SessionOptions;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::actions::{Call, Outcome};
-use super::answer::{ActionError, Answer, chain};
+use super::answer::{ActionError, Answer};
 
 /// The most bytes of a file in one answer: encoded they fit into what any message may have.
 const MAX_READ_BYTES: u64 = 8 << 20;
@@ -26,12 +25,6 @@ pub(crate) struct FileMeta {
     modified_ms: i64,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct FileFailure {
-    kind: ErrorKind,
-    message: String,
-}
-
 impl From<FileEntry> for FileMeta {
     fn from(entry: FileEntry) -> Self {
         let FileEntry { name, kind, bytes, modified, .. } = entry;
@@ -42,22 +35,21 @@ impl From<FileEntry> for FileMeta {
 /// What is at a path; null when nothing is.
 pub(super) async fn stat_file(call: Call<'_>) -> Outcome {
     let path = text(call.data, "path")?;
-    match serve(&call, FileRequest::Stat { path }).await? {
+    match serve(&call, FileRequest::Stat { path }).await {
         Ok(FileReply::Entry(entry)) => Ok(Answer::FileEntry { entry: Some(Box::new(entry.into())) }),
         Ok(_) => Err(unexpected()),
         Err(error) if error.kind() == ErrorKind::FileNotFound => Ok(Answer::FileEntry { entry: None }),
-        Err(error) => Ok(failure(&error)),
+        Err(error) => Err(error),
     }
 }
 
 pub(super) async fn list_files(call: Call<'_>) -> Outcome {
     let path = text(call.data, "path")?;
     match serve(&call, FileRequest::List { path }).await? {
-        Ok(FileReply::Entries(entries)) => {
+        FileReply::Entries(entries) => {
             Ok(Answer::FileEntries { entries: entries.into_iter().map(FileMeta::from).collect() })
         }
-        Ok(_) => Err(unexpected()),
-        Err(error) => Ok(failure(&error)),
+        _ => Err(unexpected()),
     }
 }
 
@@ -66,11 +58,10 @@ pub(super) async fn read_file(call: Call<'_>) -> Outcome {
     let offset = number(call.data, "offset", 0)?;
     let limit = number(call.data, "limit", MAX_READ_BYTES)?.min(MAX_READ_BYTES);
     match serve(&call, FileRequest::Read { path, offset, limit }).await? {
-        Ok(FileReply::Data { data, file_bytes }) => {
+        FileReply::Data { data, file_bytes } => {
             Ok(Answer::FileData { data: STANDARD.encode(data), size: file_bytes })
         }
-        Ok(_) => Err(unexpected()),
-        Err(error) => Ok(failure(&error)),
+        _ => Err(unexpected()),
     }
 }
 
@@ -83,31 +74,14 @@ pub(super) async fn write_file(call: Call<'_>) -> Outcome {
         Some(true) => FileRequest::Append { path, data },
         _ => FileRequest::Write { path, data },
     };
-    match serve(&call, request).await? {
-        Ok(_) => Ok(Answer::Empty {}),
-        Err(error) => Ok(failure(&error)),
-    }
+    serve(&call, request).await.map(|_| Answer::Empty {})
 }
 
-/// The outer error is of the session, the inner one of the file.
-async fn serve(
-    call: &Call<'_>,
-    request: FileRequest,
-) -> Result<Result<FileReply, RuntimeError>, ActionError> {
+async fn serve(call: &Call<'_>, request: FileRequest) -> Result<FileReply, ActionError> {
     let spec = call.data.get("spec").ok_or(ActionError::MissingKey { key: "spec" })?;
     let spec = Call { data: spec, ..*call }.spec().await?;
     call.runtime.create_session(&spec, SessionOptions::default()).await?;
-    match call.runtime.files(&spec.session_id, request).await {
-        Err(error) if matches!(error.kind(), ErrorKind::FileNotFound | ErrorKind::FileFailed) => {
-            Ok(Err(error))
-        }
-        Err(error) => Err(error.into()),
-        Ok(reply) => Ok(Ok(reply)),
-    }
-}
-
-fn failure(error: &RuntimeError) -> Answer {
-    Answer::FileFailure { failure: FileFailure { kind: error.kind(), message: chain(error) } }
+    Ok(call.runtime.files(&spec.session_id, request).await?)
 }
 
 fn unexpected() -> ActionError {
