@@ -12,6 +12,7 @@ use sandcrate_backend::{
     Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, Isolation,
     NetworkReport, RootAccess, SessionId, SessionInfo, SessionSpec, SweepReport,
 };
+use sandcrate_driver::instance::{self, remove_if_there};
 use sandcrate_driver::{BoxNetwork, LiveBox, Networks, lock, not_isolated};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
@@ -20,12 +21,12 @@ use tokio::time::timeout;
 use crate::config::{EngineConfig, EngineKind};
 use crate::container::{OWNER, STATE};
 use crate::engine::Engine;
-use crate::instance::{self, Instance};
+use crate::instance::Instance;
 use crate::making::{check, make, open_sources};
 use crate::pulls::Pulls;
 use crate::session::Session;
 use crate::slots::{Caller, Slot, Starting};
-use crate::storage::{Storage, remove_if_there};
+use crate::storage::Storage;
 
 /// For what is under way to see that all is being shut down.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
@@ -152,7 +153,7 @@ impl Shared {
             // Ours to clear away: one of the dead whose locks we hold, or one whose lock file is gone.
             let is_dead =
                 dead.iter().any(|dead| dead.name == owner) || !instance::is_alive(&self.part, &owner);
-            if ours && is_dead && owner != self.instance.name {
+            if ours && is_dead && owner != self.instance.name() {
                 match self.engine.remove(&container.id).await {
                     // The report has no containers; what one is to the kernel is its cgroups.
                     Ok(_) => report.cgroups += 1,

@@ -1,25 +1,19 @@
-//! One daemon's part of the state directory, and which others are dead.
+//! This backend's part of the state directory: an instance of ours, with what containers are given of it.
 //!
-//! An instance is a directory and a lock file beside it, held for as long as the daemon lives: by the lock, and by
-//! nothing else, is told who is dead. The state directory has an id of its own, by which containers are told from
-//! those of other runtimes on the same engine.
+//! The state directory has an id of its own, by which containers are told from those of other runtimes on the same
+//! engine.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-
-use crate::storage::remove_if_there;
-
-const LOCK_SUFFIX: &str = ".lock";
+use sandcrate_driver::instance::{self, random_name};
 
 /// The living instance; dropping it removes its directory.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    pub(crate) name: String,
-    pub(crate) directory: PathBuf,
+    place: instance::Instance,
     /// Names the state directory, on every engine and after every move.
     pub(crate) state_id: String,
     /// The guest's program, as containers get it.
@@ -28,56 +22,27 @@ pub(crate) struct Instance {
     pub(crate) resolver: PathBuf,
     /// Whether it runs only in images that have its libraries.
     pub(crate) guest_needs_loader: bool,
-    lock_path: PathBuf,
-    _lock: File,
 }
 
 impl Instance {
     /// Takes a place below `part`, a directory of the state directory for one engine.
-    pub(crate) fn create(part: &Path, guest: &Path) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(part)?;
-        // The engine knows no working directory of ours.
-        let part = part.canonicalize()?;
-        let state_id = state_id(&part)?;
-        loop {
-            let name = random_name()?;
-            let lock_path = part.join(format!("{name}{LOCK_SUFFIX}"));
-            let lock = File::options().write(true).create_new(true).mode(0o600).open(&lock_path)?;
-            // A sweeper may have been quicker than our lock; then the file is gone, and we take another name.
-            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() || !is_at(&lock, &lock_path) {
-                continue;
-            }
-            let directory = part.join(&name);
-            DirBuilder::new().mode(0o700).create(&directory)?;
-            let own = directory.join("init");
-            place_program(guest, &own)?;
-            let guest_needs_loader = needs_loader(&own)?;
-            let resolver = directory.join("resolv.conf");
-            fs::write(&resolver, format!("nameserver {}\n", sandcrate_driver::interface().gateway_v4))?;
-            return Ok(Self {
-                resolver,
-                name,
-                directory,
-                state_id,
-                guest: own,
-                guest_needs_loader,
-                lock_path,
-                _lock: lock,
-            });
-        }
+    pub(crate) fn create(part: &Path, program: &Path) -> io::Result<Self> {
+        let place = instance::Instance::create(part)?;
+        let state_id = state_id(part)?;
+        let guest = place.directory.join("init");
+        place_program(program, &guest)?;
+        let guest_needs_loader = needs_loader(&guest)?;
+        let resolver = place.directory.join("resolv.conf");
+        fs::write(&resolver, format!("nameserver {}\n", sandcrate_driver::interface().gateway_v4))?;
+        Ok(Self { place, state_id, guest, resolver, guest_needs_loader })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.place.name
     }
 
     pub(crate) fn box_directory(&self, number: u64) -> PathBuf {
-        self.directory.join(format!("box-{number}"))
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        // What cannot be removed is swept by a later instance.
-        if remove_if_there(&self.directory).is_ok() {
-            let _ = fs::remove_file(&self.lock_path);
-        }
+        self.place.directory.join(format!("box-{number}"))
     }
 }
 
@@ -133,89 +98,18 @@ fn state_id(part: &Path) -> io::Result<String> {
     Ok(id)
 }
 
-/// Dead instances, each held by its lock while it is cleared away.
-pub(crate) fn dead(part: &Path) -> io::Result<Vec<Dead>> {
-    let mut found = Vec::new();
-    let entries = match fs::read_dir(part) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
-        entries => entries?,
-    };
-    for entry in entries {
-        let lock_path = entry?.path();
-        let Some(name) = lock_path.file_name().and_then(|name| name.to_str()?.strip_suffix(LOCK_SUFFIX))
-        else {
-            continue;
-        };
-        let name = name.to_owned();
-        let Ok(lock) = File::open(&lock_path) else { continue };
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&lock, &lock_path) {
-            found.push(Dead { name, lock_path, _lock: lock });
-        }
-    }
-    Ok(found)
-}
-
-/// An instance whose daemon is gone.
-#[derive(Debug)]
-pub(crate) struct Dead {
-    pub(crate) name: String,
-    lock_path: PathBuf,
-    _lock: File,
-}
-
-impl Dead {
-    /// Removes its directory and its name; whether there was a directory.
-    pub(crate) fn clear(self) -> io::Result<bool> {
-        let directory = self.lock_path.with_file_name(&self.name);
-        let there = directory.exists();
-        remove_if_there(&directory)?;
-        fs::remove_file(&self.lock_path)?;
-        Ok(there)
-    }
-}
-
-/// Whether an instance lives. One without a lock file is gone for good; one whose lock cannot be looked at may live.
-pub(crate) fn is_alive(part: &Path, name: &str) -> bool {
-    match File::open(part.join(format!("{name}{LOCK_SUFFIX}"))) {
-        Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err(),
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    }
-}
-
-fn is_at(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
-        _ => false,
-    }
-}
-
-pub(crate) fn random_name() -> io::Result<String> {
-    let mut bytes = [0_u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_living_are_spared_and_the_dead_cleared() {
+    fn instances_of_one_state_directory_have_its_id_and_the_program() {
         let state = tempfile::tempdir().unwrap();
         let program = Path::new("/proc/self/exe");
-        let living = Instance::create(state.path(), program).unwrap();
-        let dying = Instance::create(state.path(), program).unwrap();
-        assert_eq!(living.state_id, dying.state_id, "both are of one state directory");
-        rustix::fs::flock(&dying._lock, FlockOperation::Unlock).unwrap();
-        assert!(is_alive(state.path(), &living.name) && !is_alive(state.path(), &dying.name));
-        let mut dead = dead(state.path()).unwrap();
-        assert_eq!(dead.len(), 1);
-        assert!(dead.remove(0).clear().unwrap());
-        assert!(!dying.directory.exists() && living.directory.exists());
-        std::mem::forget(dying);
-        assert!(super::dead(state.path()).unwrap().is_empty());
-        // A link to itself cannot be opened, and says nothing about its owner.
-        std::os::unix::fs::symlink("loop.lock", state.path().join("loop.lock")).unwrap();
-        assert!(is_alive(state.path(), "loop") && !is_alive(state.path(), "nobody"));
+        let one = Instance::create(state.path(), program).unwrap();
+        let other = Instance::create(state.path(), program).unwrap();
+        assert_eq!(one.state_id, other.state_id);
+        assert_ne!(one.name(), other.name());
+        assert_eq!(fs::read(&one.guest).unwrap(), fs::read(program).unwrap());
     }
 }

@@ -273,13 +273,13 @@ async fn create<'a>(
     let resolver = shared.instance.resolver.to_string_lossy();
     let maker = Maker {
         state: &shared.instance.state_id,
-        owner: &shared.instance.name,
+        owner: shared.instance.name(),
         guest: &guest,
         resolver: &resolver,
         home: HOME,
     };
     let body = body(spec, image, maker, storage, sources);
-    let name = container_name(spec, &shared.instance.name, shared.next_box.load(Ordering::Relaxed))?;
+    let name = container_name(spec, shared.instance.name(), shared.next_box.load(Ordering::Relaxed))?;
     // From here on there may be one.
     let mut made = Made { engine: shared.engine.clone(), id: Some(name.clone()), certain: false };
     let mut created = shared.engine.create(&name, &body).await;
@@ -332,8 +332,8 @@ fn container_name(spec: &SessionSpec, owner: &str, number: u64) -> Result<String
         .take(32)
         .collect();
     readable.truncate(readable.trim_end_matches('-').len());
-    let random =
-        crate::instance::random_name().map_err(|error| BackendError::failed("naming a box", error))?;
+    let random = sandcrate_driver::instance::random_name()
+        .map_err(|error| BackendError::failed("naming a box", error))?;
     Ok(format!("langbot-box-{}-{}-{number}-{}", readable.trim_start_matches('-'), &owner[..4], &random[..8]))
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use sandcrate_backend::BackendError;
-use sandcrate_jail::remove_tree;
+use sandcrate_driver::instance::remove_if_there;
 
 /// The private directories of a session.
 const PRIVATE: [&str; 2] = ["workspace", "home"];
@@ -118,13 +118,6 @@ fn make(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Ok(()) => fs::set_permissions(directory, fs::Permissions::from_mode(0o755)),
-        other => other,
-    }
-}
-
-pub(crate) fn remove_if_there(directory: &Path) -> io::Result<()> {
-    match remove_tree::remove(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }

@@ -119,7 +119,7 @@ impl NativeBackend {
         if current.is_dead() {
             tracing::warn!("the launcher has died; starting another");
             // Its boxes died with it; their cgroups are still there, under the name the next one takes.
-            instance::sweep_cgroups(&self.instance.name);
+            sandcrate_driver::instance::sweep_cgroups(self.instance.name());
             *current = Arc::new(spawn_launcher(&self.config, &self.instance)?);
         }
         Ok(Arc::clone(&current))
@@ -192,7 +192,7 @@ impl NativeBackend {
                 &mut fresh
             }
         };
-        let backend_id = format!("{}-{name}", self.instance.name);
+        let backend_id = format!("{}-{name}", self.instance.name());
         let (sources, held) = self.hold(&spec, sources).await?;
         let mapping = self.mapping;
         let made = Ingredients { spec, image, mapping, sources, held, common, plan, backend_id, started };
@@ -316,7 +316,7 @@ fn spawn_launcher(config: &NativeConfig, instance: &Instance) -> Result<Launcher
         .launcher_directory()
         .map_err(|error| BackendError::failed("making the launcher's directory", error))?;
     let config_message = LauncherConfig {
-        instance: instance.name.clone(),
+        instance: instance.name().to_owned(),
         directory,
         cgroup_parent: config.cgroup_parent.clone(),
         daemon_pid: getpid().as_raw_pid(),

@@ -11,6 +11,7 @@ use sandcrate_backend::{
     Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, SessionId,
     SessionInfo, SessionSpec, SweepReport,
 };
+use sandcrate_driver::instance::{self, Instance};
 use sandcrate_driver::lock;
 use sandcrate_jail::cgroup::{Discovery, Parent, Placement};
 use sandcrate_jail::nsjail::generate_etc;
@@ -20,7 +21,6 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
 use crate::config::Surroundings;
-use crate::instance::{self, Instance};
 use crate::janitor::Janitor;
 use crate::session::{Session, Tools};
 use crate::start::{Ingredients, Workshop, check};
@@ -91,11 +91,11 @@ impl NsjailBackend {
     }
 
     fn open_now(config: NsjailConfig) -> Result<Self, BackendError> {
-        let instance = Instance::create(&config.state_dir).map_err(|error| {
+        let instance = Instance::create(&part(&config.state_dir)).map_err(|error| {
             let place = config.state_dir.display();
             BackendError::failed(format!("taking a place in the state directory {place}"), error)
         })?;
-        if let Err(error) = instance::sweep(&config.state_dir) {
+        if let Err(error) = instance::sweep(&part(&config.state_dir), |_| ()) {
             tracing::warn!(%error, "what dead instances left cannot be removed");
         }
         Ok(Self {
@@ -174,6 +174,10 @@ fn open(path: &Path) -> Result<File, String> {
 }
 
 /// Everything that sessions are made with; or why there can be none.
+fn part(state_dir: &Path) -> PathBuf {
+    state_dir.join("nsjail")
+}
+
 fn equip(config: &NsjailConfig, instance: &str, directory: &Path) -> Result<Workshop, String> {
     let (tools, _) = find(config)?;
     let etc = etc(directory).map_err(|error| format!("the /etc of boxes cannot be made: {error}"))?;
@@ -332,7 +336,7 @@ impl Backend for NsjailBackend {
 
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         let state_dir = self.config.state_dir.clone();
-        let swept = tokio::task::spawn_blocking(move || instance::sweep(&state_dir)).await;
+        let swept = tokio::task::spawn_blocking(move || instance::sweep(&part(&state_dir), |_| ())).await;
         let swept = swept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
         swept.map_err(|error| BackendError::failed("sweeping the state directory", error))
     }

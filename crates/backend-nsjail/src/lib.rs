@@ -9,7 +9,6 @@ mod backend;
 mod config;
 mod exec;
 mod files;
-mod instance;
 mod janitor;
 mod log;
 mod runner;

@@ -11,6 +11,7 @@ mod disk;
 mod exec;
 mod fd_io;
 mod files;
+pub mod instance;
 mod link;
 mod lock;
 mod meter;
