@@ -24,7 +24,9 @@ pub use connector::{ChildCommand, Connection, Connector, Deployment, Endpoint, L
 pub use embedded::EmbeddedClient;
 pub use error::HostError;
 pub use query::Query;
-pub use service::{Availability, HostMounts, RecordedError, Service, ServiceBuilder, SkillPackage, SkillZip};
+pub use service::{
+    Availability, HostMounts, RecordedError, Service, ServiceBuilder, SkillPackage, SkillZip, truncate,
+};
 pub use session_id::{DEFAULT_TEMPLATE, SessionTemplate};
 
 /// What everything here fails with.

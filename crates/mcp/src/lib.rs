@@ -3,6 +3,7 @@
 //! A [`ServerConfig`] says what to start and in which box. What goes wrong on the way says where it did, by its
 //! [`Phase`].
 
+pub mod box_server;
 pub mod config;
 pub mod gateway;
 pub mod launch;

@@ -6,6 +6,7 @@ use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use sandcrate_host::HostError;
+use sandcrate_mcp::box_server::HttpFace;
 use sandcrate_runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 use crate::auth::{Admission, Face, Guard, admit};
 use crate::tenancy::Tenancy;
 use crate::tools::Tools;
-use crate::{Refusal, ServerConfig, operations, relay, rest, rpc};
+use crate::{Refusal, ServerConfig, box_mcp, operations, relay, rest, rpc};
 
 /// The state of the router. Clones share everything.
 #[derive(Debug, Clone)]
@@ -32,6 +33,8 @@ pub struct App {
     pub(crate) tenancy: Arc<Tenancy>,
     /// Or why there are none, to be told to whoever asks for one.
     pub(crate) tools: Arc<Result<Tools, HostError>>,
+    /// Boxes for MCP clients; or as above.
+    pub(crate) boxes: Arc<Result<HttpFace, HostError>>,
     /// One permit per RPC request under way; see `ServerLimits::in_flight_total`.
     pub(crate) in_flight: Arc<Semaphore>,
 }
@@ -44,6 +47,7 @@ impl App {
         let tools = Arc::new(Tools::new(runtime.clone(), config.tools.clone()));
         let abort = CancellationToken::new();
         let tasks = TaskTracker::new();
+        let boxes = Arc::new(box_mcp::face(&runtime, &config, &tasks, &shutdown));
         Self {
             runtime,
             config: Arc::new(config),
@@ -53,6 +57,7 @@ impl App {
             admission,
             tenancy,
             tools,
+            boxes,
             in_flight,
         }
     }
@@ -63,7 +68,11 @@ impl App {
             let guard = Guard { admission: self.admission.clone(), face };
             routes.method_not_allowed_fallback(method_not_allowed).layer(from_fn_with_state(guard, admit))
         };
-        let api = Router::new().merge(rest::routes()).merge(operations::metrics_route()).fallback(not_found);
+        let api = Router::new()
+            .merge(rest::routes())
+            .merge(box_mcp::routes())
+            .merge(operations::metrics_route())
+            .fallback(not_found);
         Router::new()
             .merge(guarded(rpc::routes(), Face::Rpc))
             .merge(guarded(relay::routes(), Face::Relay))

@@ -41,6 +41,11 @@ pub struct ServerLimits {
     /// For one message to a peer; one that does not read for so long is closed.
     #[serde(rename = "write_timeout_ms", with = "millis")]
     pub write_timeout: Duration,
+    /// MCP sessions on `/mcp/box` at a time.
+    pub mcp_sessions: usize,
+    /// After so long without a message such a session ends, and its box with it.
+    #[serde(rename = "mcp_idle_ms", with = "millis")]
+    pub mcp_idle: Duration,
 }
 
 impl Default for ServerLimits {
@@ -53,6 +58,9 @@ impl Default for ServerLimits {
             body_timeout: Duration::from_secs(30),
             ping_interval: Duration::from_secs(20),
             write_timeout: Duration::from_secs(30),
+            mcp_sessions: 256,
+            // A person who thinks between two questions keeps the files.
+            mcp_idle: Duration::from_secs(3600),
         }
     }
 }
@@ -128,6 +136,7 @@ impl ServerConfig {
             ("limits.max_connections", limits.max_connections),
             ("limits.in_flight_per_connection", limits.in_flight_per_connection),
             ("limits.in_flight_total", limits.in_flight_total),
+            ("limits.mcp_sessions", limits.mcp_sessions),
         ] {
             if value == 0 {
                 return Err(ConfigError::TooSmall { key, least: "1" });
@@ -138,6 +147,7 @@ impl ServerConfig {
             ("limits.body_timeout_ms", limits.body_timeout),
             ("limits.ping_interval_ms", limits.ping_interval),
             ("limits.write_timeout_ms", limits.write_timeout),
+            ("limits.mcp_idle_ms", limits.mcp_idle),
         ] {
             if value < Duration::from_millis(10) {
                 return Err(ConfigError::TooSmall { key, least: "10 ms" });

@@ -1,4 +1,5 @@
-//! The faces of the runtime: action RPC over WebSocket and stdio, the process relay, REST, operations.
+//! The faces of the runtime: action RPC over WebSocket and stdio, the process relay, REST, boxes for MCP clients,
+//! operations.
 //!
 //! Each face is thin: it admits a peer (`auth`), reads a request, asks the [`sandcrate_runtime::Runtime`], and
 //! presents the answer. [`serve`] runs everything that is reached by HTTP, [`serve_stdio`] the action RPC of a
@@ -6,6 +7,7 @@
 
 mod app;
 mod auth;
+mod box_mcp;
 mod config;
 mod operations;
 mod refusal;

@@ -238,7 +238,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 58] = [
+pub(crate) const KEYS: [(&str, &str); 60] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
     ("server.instance", r#"the UUID of the one LangBot that is served"#),
@@ -253,6 +253,8 @@ pub(crate) const KEYS: [(&str, &str); 58] = [
     ("server.limits.body_timeout_ms", "milliseconds, at least 10"),
     ("server.limits.ping_interval_ms", "milliseconds, at least 10"),
     ("server.limits.write_timeout_ms", "milliseconds, at least 10"),
+    ("server.limits.mcp_sessions", "a number of at least 1"),
+    ("server.limits.mcp_idle_ms", "milliseconds, at least 10"),
     ("runtime.state_dir", r#"an absolute path such as "/var/lib/sandcrate""#),
     ("runtime.session_ttl_sec", "seconds, at least 1, such as 300"),
     ("runtime.request_backends", r#"a list of "native", "docker", "podman" and "nsjail""#),

@@ -22,11 +22,19 @@ const PIECE: usize = 8 << 20;
 pub struct EmbeddedClient {
     runtime: Runtime,
     on_timeout: OnTimeout,
+    /// With these a session is made for its files; without, it must be as the request says too.
+    files_of: Option<SessionOptions>,
 }
 
 impl EmbeddedClient {
     pub fn new(runtime: Runtime) -> Self {
-        Self { runtime, on_timeout: OnTimeout::EndSession }
+        Self { runtime, on_timeout: OnTimeout::EndSession, files_of: None }
+    }
+
+    /// Files are those of the session as it is, whoever made it. One that is not there is made with these options.
+    #[must_use]
+    pub fn with_files_of_sessions(self, options: SessionOptions) -> Self {
+        Self { files_of: Some(options), ..self }
     }
 
     /// A command that runs too long ends alone. Without this its session ends with it, as in LangBot's runtime.
@@ -45,7 +53,12 @@ impl EmbeddedClient {
 
     /// The session for file operations, made when it is not there.
     async fn ensure(&self, spec: &BoxSpec) -> Result<()> {
-        self.runtime.create_session(spec, SessionOptions::default()).await.map(drop).map_err(failed)
+        let options = match &self.files_of {
+            Some(_) if self.runtime.session(&spec.session_id).is_ok() => return Ok(()),
+            Some(options) => options.clone(),
+            None => SessionOptions::default(),
+        };
+        self.runtime.create_session(spec, options).await.map(drop).map_err(failed)
     }
 
     fn details(&self, view: SessionView) -> Result<Value> {

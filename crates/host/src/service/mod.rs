@@ -33,6 +33,7 @@ pub use builder::ServiceBuilder;
 pub use errors::RecordedError;
 pub use operations::SkillZip;
 pub use skills::SkillPackage;
+pub use truncate::truncate;
 
 use errors::ErrorRing;
 

@@ -1,7 +1,7 @@
 //! Cuts output to what a model is shown: its beginning and its end, and between them how much is missing.
 
 /// The text, and whether it was cut. Counts are characters, never bytes.
-pub(super) fn truncate(text: &str, limit: usize) -> (String, bool) {
+pub fn truncate(text: &str, limit: usize) -> (String, bool) {
     let length = text.chars().count();
     if length <= limit {
         return (text.to_owned(), false);

@@ -77,6 +77,11 @@ pub(crate) async fn admit(
     Ok(next.run(request).await)
 }
 
+/// The rule for requests that change state, also where the method does not say that one does.
+pub(crate) fn check_origin(headers: &axum::http::HeaderMap) -> Result<(), Refusal> {
+    origin::check(&axum::http::Method::POST, headers)
+}
+
 impl Guard {
     async fn identify(
         &self,

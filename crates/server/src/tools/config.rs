@@ -78,7 +78,7 @@ impl ToolsConfig {
         None
     }
 
-    pub(super) fn chosen(&self) -> Result<BoxProfile, HostError> {
+    pub(crate) fn chosen(&self) -> Result<BoxProfile, HostError> {
         let all = self.all_profiles();
         let names = || all.iter().map(|profile| &*profile.name).collect::<Vec<_>>().join(", ");
         let found = all.iter().find(|profile| profile.name == self.profile);

@@ -4,6 +4,7 @@
 
 mod admission;
 mod auth;
+mod box_mcp;
 mod hostile;
 mod relay;
 mod rest;
