@@ -23,6 +23,8 @@ use crate::tenant::owner;
 
 /// A box that dies between two looks is made again, but not for ever.
 const ATTEMPTS: u32 = 3;
+/// How the ids of sessions begin in which MCP servers live or are installed.
+const MCP_SESSIONS: &str = "mcp-";
 
 /// What boxes of workspaces with grants must have.
 const ADMITTED: [Control; 8] = [
@@ -288,7 +290,8 @@ impl Inner {
         let own_state = self.config.state_dir.canonicalize().into_iter().collect();
         let scope =
             owner(session).map_or(Scope::Shared, |(workspace, _)| Scope::Tenant(workspace.to_owned()));
-        MountPolicy { roots, own_state, skills: Some(self.skills.clone()), scope }
+        let mcp_root = self.config.mcp_root.clone().filter(|_| session.starts_with(MCP_SESSIONS));
+        MountPolicy { roots, own_state, skills: Some(self.skills.clone()), scope, mcp_root }
     }
 
     /// The box of a session that is there; for work that needs no other mounts.

@@ -20,6 +20,8 @@ pub(crate) struct MountPolicy {
     pub(crate) skills: Option<Skills>,
     /// Whose skills may be mounted, beside everybody's.
     pub(crate) scope: Scope,
+    /// What was installed and copied for MCP servers; for the boxes of those alone.
+    pub(crate) mcp_root: Option<PathBuf>,
 }
 
 impl MountPolicy {
@@ -44,7 +46,8 @@ impl MountPolicy {
         let (resolved, exists) =
             resolve(asked).map_err(|error| deny(format!("it cannot be looked at: {error}")))?;
         let skills_root = self.skills.as_ref().and_then(|skills| skills.root_of(&self.scope, &resolved));
-        let own_state: &[PathBuf] = if skills_root.is_some() { &[] } else { &self.own_state };
+        let own_root = skills_root.or_else(|| self.mcp_root_of(&resolved));
+        let own_state: &[PathBuf] = if own_root.is_some() { &[] } else { &self.own_state };
         if let Some(rule) = refused_source(&resolved, own_state) {
             return Err(deny(rule));
         }
@@ -52,8 +55,8 @@ impl MountPolicy {
             return Err(deny("it belongs to the skill store".to_owned()));
         }
         // A skill that is not there is never made by mounting it.
-        let made_by_mounting = skills_root.is_none() && access == MountAccess::ReadWrite;
-        let within = skills_root.or_else(|| self.root_of(&resolved)).ok_or_else(|| deny(self.outside()))?;
+        let made_by_mounting = own_root.is_none() && access == MountAccess::ReadWrite;
+        let within = own_root.or_else(|| self.root_of(&resolved)).ok_or_else(|| deny(self.outside()))?;
         if !exists && !made_by_mounting {
             return Err(deny("it does not exist".to_owned()));
         }
@@ -65,6 +68,13 @@ impl MountPolicy {
             within: Some(within),
             create: !exists,
         }))
+    }
+
+    /// The root itself would show one server's box the files of another.
+    fn mcp_root_of(&self, resolved: &Path) -> Option<PathBuf> {
+        let root = self.mcp_root.as_ref()?.canonicalize().ok()?;
+        let below = resolved.strip_prefix(&root).ok()?;
+        (below.components().count() >= 2).then_some(root)
     }
 
     fn root_of(&self, resolved: &Path) -> Option<PathBuf> {
