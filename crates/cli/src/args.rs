@@ -14,6 +14,7 @@ use crate::config::ConfigVerb;
 use crate::doctor::DoctorArgs;
 use crate::failure::{self, Failure};
 use crate::image::ImageVerb;
+use crate::mcp::McpVerb;
 use crate::output;
 use crate::run::RunArgs;
 use crate::serve::{BoxArgs, ServeArgs};
@@ -63,6 +64,9 @@ pub(crate) enum Verb {
     /// Import, list and remove images that boxes can be made of
     #[command(subcommand)]
     Image(ImageVerb),
+    /// Run MCP servers in boxes
+    #[command(subcommand)]
+    Mcp(McpVerb),
     #[command(flatten)]
     Client(ClientVerb),
     /// Print the completion script for a shell

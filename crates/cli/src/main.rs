@@ -10,6 +10,7 @@ mod doctor;
 mod failure;
 mod image;
 mod manual;
+mod mcp;
 mod native;
 mod network;
 mod nsjail;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         args::Verb::Box(args) => serve::boxed(&args),
         args::Verb::Config(verb) => config::main(verb),
         args::Verb::Image(verb) => image::main(verb),
+        args::Verb::Mcp(verb) => mcp::main(verb),
         args::Verb::Client(verb) => client::main(verb),
         args::Verb::Completions { shell } => manual::completions(shell),
         args::Verb::Man => manual::man(),

@@ -2,17 +2,23 @@
 //! holds here, the case says so.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sandcrate_backend::fake::{FakeBackend, FakeScript};
+use sandcrate_backend::{Backend, Command, ExecRequest, SessionId};
+use sandcrate_host::EmbeddedClient;
 use sandcrate_host::workspace::{Workspace, infer_host_path, rewrite_mounted_path};
 use sandcrate_protocol::MountMode;
+use sandcrate_runtime::{Runtime, RuntimeConfig};
 use serde_json::{Value, json};
 
 use crate::config::{McpConfig, Registration, Values, import};
 use crate::manager::fake::{Fake, Script};
 use crate::manager::{Manager, RuntimeInfo, SHARED_SESSION, Status};
-use crate::{BoxSettings, Phase, PhaseError, ServerConfig};
+use crate::{
+    BoxSettings, Identity, LaunchConfig, Launcher, Phase, PhaseError, Progress, ServerConfig, Start as _,
+};
 
 fn settings(value: Value) -> BoxSettings {
     serde_json::from_value(value).unwrap()
@@ -286,4 +292,108 @@ fn test_box_config_parsed_from_server_config() {
 fn test_missing_box_key_uses_defaults() {
     let config: ServerConfig = serde_json::from_value(json!({"name": "test", "command": "python"})).unwrap();
     assert_eq!((config.settings.image.as_deref(), config.settings.host_path_mode.as_str()), (None, "ro"));
+}
+
+/// The reference copies a project into the workspace that all servers share. Here its box alone sees it, mounted where
+/// the copy would be; the session has no directory of the host, and the command is rewritten all the same.
+#[tokio::test]
+async fn test_init_box_stdio_server_stages_host_path_in_shared_workspace() {
+    let place = tempfile::tempdir().unwrap();
+    let project = place.path().canonicalize().unwrap().join("mcp-source");
+    std::fs::create_dir_all(project.join(".venv/bin")).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/python3", project.join(".venv/bin/python")).unwrap();
+    std::fs::write(project.join("server.py"), "print('hello')\n").unwrap();
+    let argv = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&argv);
+    let backend = Arc::new(FakeBackend::new(move |_, request: &ExecRequest| {
+        if let Command::Argv(words) = &request.command {
+            noted
+                .lock()
+                .unwrap()
+                .push(words.iter().map(|word| word.to_string_lossy().into_owned()).collect());
+        }
+        FakeScript::new().echo_stdin()
+    }));
+    let mut config = RuntimeConfig::new(place.path().join("state"));
+    config.mount_roots = Some(vec![project.clone()]);
+    let runtime = Runtime::open(config, vec![backend.clone() as Arc<dyn Backend>]).await.unwrap();
+    let client = Arc::new(EmbeddedClient::new(runtime.clone()));
+    let launcher = Launcher::new(client, LaunchConfig::new(place.path().join("cache")));
+    let mut registration = Registration::new(
+        project.join(".venv/bin/python").to_str().unwrap(),
+        [project.join("server.py").to_str().unwrap()],
+    );
+    registration.settings.host_path = Some(project.to_str().unwrap().to_owned());
+    let identity =
+        Identity { session_id: SHARED_SESSION.to_owned(), process_id: "u1".to_owned(), transient: false };
+    let started = launcher.start(&registration.server("u1"), &identity, &Silent).await.unwrap();
+    let staged = "/workspace/.mcp/u1/workspace";
+    let argv: Vec<Vec<String>> = argv.lock().unwrap().clone();
+    assert_eq!(argv.len(), 1, "one process: {argv:?}");
+    assert!(argv[0][0].rsplit('/').next().unwrap().starts_with("python"), "{argv:?}");
+    assert_eq!(argv[0][1], format!("{staged}/server.py"));
+    let sessions = runtime.sessions();
+    assert_eq!((sessions.len(), sessions[0].info.session_id.as_str()), (1, SHARED_SESSION));
+    assert_eq!(sessions[0].info.host_path, None);
+    let spec = backend.spec(&SessionId::new(SHARED_SESSION).unwrap()).unwrap();
+    let mount = spec.mounts.iter().find(|mount| mount.target == staged).unwrap();
+    assert_eq!(mount.source, project);
+    drop(started);
+    launcher.clean_up(&identity).await.unwrap();
+}
+
+struct Silent;
+
+impl Progress for Silent {
+    fn say(&self, _: &str) {}
+}
+
+/// In the order of the reference's suite.
+const NAMES: [&str; 29] = [
+    "test_default_values",
+    "test_custom_values",
+    "test_extra_fields_ignored",
+    "test_no_host_path_returns_unchanged",
+    "test_empty_path_returns_empty",
+    "test_prefix_match_rewrites",
+    "test_exact_match_rewrites_to_workspace",
+    "test_non_matching_path_unchanged",
+    "test_similar_prefix_not_rewritten",
+    "test_nested_subpath_rewrites",
+    "test_no_absolute_paths_returns_none",
+    "test_nonexistent_path_returns_none",
+    "test_existing_absolute_path_infers_directory",
+    "test_minimal_config",
+    "test_with_host_path",
+    "test_optional_fields_included_when_set",
+    "test_none_fields_excluded",
+    "test_basic_payload",
+    "test_path_rewriting_applied",
+    "test_non_matching_args_not_rewritten",
+    "test_non_stdio_session",
+    "test_runtime_tools_include_parameters",
+    "test_stdio_session_includes_box_info",
+    "test_transient_test_session_is_isolated_from_shared",
+    "test_stdio_session_refuses_when_box_unavailable",
+    "test_stdio_session_without_box_service_uses_local_stdio",
+    "test_box_config_parsed_from_server_config",
+    "test_missing_box_key_uses_defaults",
+    "test_init_box_stdio_server_stages_host_path_in_shared_workspace",
+];
+
+#[test]
+fn every_case_of_the_reference_is_here_once() {
+    let text = include_str!("reference_tests.rs");
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = BTreeMap::<&str, usize>::new();
+    for pair in lines.windows(2) {
+        let is_test = pair[0] == "#[test]" || pair[0].starts_with("#[tokio::test");
+        let name = pair[1].trim_start_matches("async ").strip_prefix("fn ");
+        if let (true, Some((name, _))) = (is_test, name.and_then(|rest| rest.split_once('('))) {
+            *found.entry(name).or_default() += 1;
+        }
+    }
+    let missing: Vec<_> = NAMES.iter().filter(|name| found.get(**name) != Some(&1)).collect();
+    assert!(missing.is_empty(), "missing or twice: {missing:#?}");
+    assert_eq!(found.len(), NAMES.len() + 1, "not of the reference: {:?}", found.keys());
 }

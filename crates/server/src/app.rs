@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::auth::{Admission, Face, Guard, admit};
+use crate::mcp::{self, Mcp};
 use crate::tenancy::Tenancy;
 use crate::tools::Tools;
 use crate::{Refusal, ServerConfig, box_mcp, operations, relay, rest, rpc};
@@ -35,6 +36,8 @@ pub struct App {
     pub(crate) tools: Arc<Result<Tools, HostError>>,
     /// Boxes for MCP clients; or as above.
     pub(crate) boxes: Arc<Result<HttpFace, HostError>>,
+    /// MCP servers in boxes, and the gateway over them.
+    pub(crate) mcp: Arc<Mcp>,
     /// One permit per RPC request under way; see `ServerLimits::in_flight_total`.
     pub(crate) in_flight: Arc<Semaphore>,
 }
@@ -45,6 +48,7 @@ impl App {
         let tenancy = Arc::new(Tenancy::new(&config));
         let in_flight = Arc::new(Semaphore::new(config.limits.in_flight_total));
         let tools = Arc::new(Tools::new(runtime.clone(), config.tools.clone()));
+        let mcp = Arc::new(Mcp::new(&runtime, &config.mcp, &shutdown));
         let abort = CancellationToken::new();
         let tasks = TaskTracker::new();
         let boxes = Arc::new(box_mcp::face(&runtime, &config, &tasks, &shutdown));
@@ -58,6 +62,7 @@ impl App {
             tenancy,
             tools,
             boxes,
+            mcp,
             in_flight,
         }
     }
@@ -71,6 +76,7 @@ impl App {
         let api = Router::new()
             .merge(rest::routes())
             .merge(box_mcp::routes())
+            .merge(mcp::routes())
             .merge(operations::metrics_route())
             .fallback(not_found);
         Router::new()

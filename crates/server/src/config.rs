@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Cidr, InstanceId, Token, ToolsConfig};
+use crate::{Cidr, InstanceId, McpConfig, Token, ToolsConfig};
 
 /// Who may speak LangBot's first dialect, which sends no token (LangBot 4.10.0 to 4.10.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +87,7 @@ pub struct ServerConfig {
     pub stdio: bool,
     pub limits: ServerLimits,
     pub tools: ToolsConfig,
+    pub mcp: McpConfig,
     /// How long commands may go on once we are told to stop.
     #[serde(rename = "shutdown_grace_ms", with = "millis")]
     pub shutdown_grace: Duration,
@@ -103,6 +104,7 @@ impl Default for ServerConfig {
             stdio: false,
             limits: ServerLimits::default(),
             tools: ToolsConfig::default(),
+            mcp: McpConfig::default(),
             shutdown_grace: Duration::from_secs(10),
         }
     }

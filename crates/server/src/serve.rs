@@ -51,6 +51,9 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 /// After commands had their grace, answers and goodbyes get this long.
 const GOODBYE: Duration = Duration::from_secs(2);
 
+/// MCP servers are ended before the runtime; a process that ignores its end is killed long before this.
+const MCP_END: Duration = Duration::from_secs(15);
+
 /// Serves every face on these listeners until `shutdown`, then ends the runtime too.
 pub async fn serve(
     listeners: Vec<Listener>,
@@ -72,8 +75,15 @@ pub async fn serve_app(listeners: Vec<Listener>, app: App) -> Result<(), ServeEr
     for listener in listeners {
         app.tasks.spawn(accept_loop(listener, router.clone(), app.clone(), places.clone()));
     }
+    app.mcp.manager.begin();
+    let mcp = app.mcp.clone();
+    app.tasks.spawn(async move { mcp.gateway.run().await });
     app.shutdown.cancelled().await;
     app.tasks.close();
+    // While there is still a runtime to end their processes and boxes.
+    if tokio::time::timeout(MCP_END, app.mcp.shutdown()).await.is_err() {
+        tracing::warn!("MCP servers did not end in time; their boxes end with the runtime");
+    }
     let grace = app.config.shutdown_grace;
     let drained = tokio::time::timeout(grace + GOODBYE, app.tasks.wait());
     let ((), drained) = tokio::join!(app.runtime.shutdown(grace), drained);

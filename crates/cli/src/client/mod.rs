@@ -11,6 +11,7 @@ mod events;
 mod exec;
 mod http;
 mod logs;
+pub(crate) mod mcp;
 mod problem;
 mod profile;
 mod ps;
@@ -64,12 +65,16 @@ pub(crate) enum ClientVerb {
 
 pub(crate) fn main(verb: ClientVerb) -> ExitCode {
     let format = format_of(&verb);
+    block_on(run(verb), format)
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<ExitCode>>, format: OutputFormat) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime.context("starting the runtime") {
         Ok(runtime) => runtime,
         Err(error) => return problem::report(&error, format),
     };
-    let done = runtime.block_on(run(verb));
+    let done = runtime.block_on(work);
     // A thread may hang in a write to a reader that stopped reading; it ends with the process.
     runtime.shutdown_background();
     match done {

@@ -64,6 +64,8 @@ impl ClientError {
             Self::Server(error) => match error.code.as_str() {
                 "session_not_found" => "`sandcrate session ls` lists the sessions",
                 "skill_not_found" => "`sandcrate skill ls` lists the skills",
+                "mcp_server_not_found" => "`sandcrate mcp ls` lists the MCP servers",
+                "mcp_server_conflict" => "`--replace` takes its place, `sandcrate mcp rm` removes it",
                 "managed_process_not_found" => "`sandcrate ps --all` lists processes and commands",
                 "unauthorized" => "give the server's token by $SANDCRATE_TOKEN or --token-file",
                 _ => return None,

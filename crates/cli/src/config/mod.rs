@@ -233,6 +233,7 @@ impl Config {
             stdio: self.is_stdio(),
             limits: server.limits.clone(),
             tools: ToolsConfig { profiles: self.settings.profiles.clone(), ..self.settings.tools.clone() },
+            mcp: self.settings.mcp.clone(),
             shutdown_grace: Duration::from_millis(server.shutdown_grace_ms),
         }
     }

@@ -10,7 +10,7 @@ use sandcrate_runtime::{
     BackendChoice, HostNetwork, NetworkConfig, OnNetwork, PublishOn, ReportedBackend, RuntimeConfig,
     RuntimeLimits,
 };
-use sandcrate_server::{InstanceId, Legacy, ServerConfig, ServerLimits, ToolsConfig};
+use sandcrate_server::{InstanceId, Legacy, McpConfig, ServerConfig, ServerLimits, ToolsConfig};
 use sandcrate_skills::Limits as SkillLimits;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) tools: ToolsConfig,
     /// The operator's profiles, by name.
     pub(crate) profiles: BTreeMap<String, BoxProfile>,
+    pub(crate) mcp: McpConfig,
     pub(crate) log: Log,
 }
 
@@ -238,7 +239,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 60] = [
+pub(crate) const KEYS: [(&str, &str); 67] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
     ("server.instance", r#"the UUID of the one LangBot that is served"#),
@@ -300,6 +301,16 @@ pub(crate) const KEYS: [(&str, &str); 60] = [
     ("tools.allow", r#"a list of tools such as ["read", "glob", "grep"]"#),
     ("tools.deny", r#"a list of tools such as ["write", "edit"]"#),
     ("profiles", r#"a table of profiles, such as {big = {memory_mb = 4096, max_timeout_sec = 600}}"#),
+    ("mcp.allow", r#"a list of servers and tools such as ["time", "git__git_log"]"#),
+    ("mcp.deny", r#"a list of servers and tools such as ["git__git_push"]"#),
+    ("mcp.call_timeout_sec", "seconds, at least 1, such as 120"),
+    ("mcp.shared_session", "true or false"),
+    ("mcp.max_sessions", "a number of at least 1, such as 256"),
+    ("mcp.session_idle_sec", "seconds, at least 1, such as 1800"),
+    (
+        "mcp.servers",
+        r#"a table of MCP servers, such as {time = {command = "uvx", args = ["mcp-server-time"]}}"#,
+    ),
     ("log.format", r#""text" or "json""#),
     ("log.filter", r#"a level such as "info", or "info,sandcrate_server=debug""#),
 ];

@@ -58,12 +58,25 @@ pub(crate) fn main(verb: ConfigVerb) -> ExitCode {
 }
 
 fn settings(config: &Config) -> Vec<(String, Shown)> {
-    let tree = serde_json::to_value(&config.settings).unwrap_or_default();
+    let mut tree = serde_json::to_value(&config.settings).unwrap_or_default();
+    hide_variables(&mut tree["mcp"]["servers"]);
     let shown = leaves(&tree).into_iter().map(|(key, value)| {
         let origin = config.origin(&key);
         (key, Shown { value, origin })
     });
     shown.collect()
+}
+
+/// Variables of servers may be secrets: their names are shown, their values are not.
+fn hide_variables(servers: &mut Value) {
+    for server in servers.as_object_mut().into_iter().flat_map(|servers| servers.values_mut()) {
+        for place in ["/env", "/box/env"] {
+            let variables = server.pointer_mut(place).and_then(Value::as_object_mut);
+            for value in variables.into_iter().flat_map(|variables| variables.values_mut()) {
+                *value = "…".into();
+            }
+        }
+    }
 }
 
 fn document(config: &Config) -> Value {

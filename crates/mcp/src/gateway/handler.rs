@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode, ErrorData,
-    Implementation, ListToolsResult, MetaObject, PaginatedRequestParams, ServerCapabilities, ServerConfig,
-    SubscriptionFilter, Tool,
+    Implementation, ListToolsResult, MetaObject, PaginatedRequestParams, ResultType, ServerCapabilities,
+    ServerConfig, SubscriptionFilter, Tool,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use serde_json::json;
@@ -98,6 +98,8 @@ impl Desk {
             Ok(result) => result,
             Err(error) => answer(error)?,
         };
+        // A server of an older protocol does not say so; a client of a newer one wants to know.
+        result.result_type.get_or_insert(ResultType::COMPLETE);
         tell(&mut result, &denials);
         Ok(result)
     }

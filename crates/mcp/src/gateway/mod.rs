@@ -135,6 +135,15 @@ impl Gateway {
         places.entry(scope.clone()).or_insert_with(make).clone()
     }
 
+    /// Closes every session; the end of the gateway.
+    pub async fn close(&self) {
+        self.shared.end.cancel();
+        let places: Vec<_> = self.shared.places().drain().map(|(_, place)| place).collect();
+        for place in places {
+            place.close().await;
+        }
+    }
+
     /// Tells clients when what they are offered has changed, until `end`.
     pub async fn run(&self) {
         let mut changes = self.shared.manager.changes();
@@ -145,8 +154,19 @@ impl Gateway {
             }
             tokio::time::sleep(SETTLE).await;
             changes.mark_unchanged();
-            self.shared.close_places_of_removed_servers();
+            self.shared.close_places_of_removed_servers().await;
             self.shared.tell_clients().await;
+        }
+    }
+}
+
+impl Place {
+    /// Its streams end, and so do the tasks that the transport has for its sessions.
+    async fn close(self) {
+        self.end.cancel();
+        let sessions: Vec<_> = self.sessions.sessions.read().await.values().cloned().collect();
+        for session in sessions {
+            let _ = tokio::time::timeout(NOTICE, session.close()).await;
         }
     }
 }
@@ -188,17 +208,13 @@ impl Shared {
         futures_util::future::join_all(notices).await;
     }
 
-    fn close_places_of_removed_servers(&self) {
-        self.places().retain(|scope, place| {
-            let stays = match scope {
-                Scope::All => true,
-                Scope::One(name) => self.manager.has(name),
-            };
-            if !stays {
-                place.end.cancel();
-            }
-            stays
-        });
+    async fn close_places_of_removed_servers(&self) {
+        let gone = |scope: &Scope| matches!(scope, Scope::One(name) if !self.manager.has(name));
+        let removed: Vec<_> =
+            self.places().extract_if(|scope, _| gone(scope)).map(|(_, place)| place).collect();
+        for place in removed {
+            place.close().await;
+        }
     }
 }
 

@@ -23,6 +23,8 @@ const POLL: Duration = Duration::from_secs(1);
 const REFUSED_POLL: Duration = Duration::from_secs(5);
 /// For the last words of a server that failed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// What an error repeats of them.
+const LAST_LINE_CHARS: usize = 500;
 /// Boxes that are switched off do not come back by waiting.
 pub(crate) const DISABLED: &str = "box_disabled_in_config";
 const EXITED: &str = "Box managed process exited unexpectedly";
@@ -98,7 +100,10 @@ impl Keeper {
             let tools = connection.live.list_tools(limit).await?;
             Ok((connection, tools))
         };
-        let (connection, tools) = opened.await.map_err(|error: PhaseError| error)?;
+        let (connection, tools) = match opened.await {
+            Ok(opened) => opened,
+            Err(error) => return Err(self.why_mute(error).await),
+        };
         server.connected(Arc::clone(&connection.live), tools);
         Ok(connection)
     }
@@ -172,6 +177,19 @@ impl Keeper {
         tokio::time::timeout(LOOK, self.start.look(&self.server.identity))
             .await
             .unwrap_or_else(|_| Err(late()))
+    }
+
+    /// A server that ended before it answered says more by its end than by its silence.
+    async fn why_mute(&self, error: PhaseError) -> PhaseError {
+        let Ok(Life::Exited { code }) = self.look().await else { return error };
+        let log = tokio::time::timeout(LAST_WORDS, self.start.log(&self.server.identity)).await;
+        let log = log.ok().and_then(Result::ok).unwrap_or_default();
+        let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let last: String = last.chars().take(LAST_LINE_CHARS).collect();
+        // As a shell has it: the program is not there, or is none.
+        let phase = if matches!(code, Some(126 | 127)) { Phase::ProcessStart } else { error.phase };
+        let code = code.map_or("unknown".to_owned(), |code| code.to_string());
+        PhaseError::new(phase, format!("the server ended before it answered (exit code {code}): {last}"))
     }
 
     async fn why_closed(&self) -> PhaseError {

@@ -89,6 +89,10 @@ impl ApiError {
         Self { field: Some(field), ..Self::of_kind(ErrorKind::Validation, message) }
     }
 
+    pub(crate) fn of_field(self, field: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..self }
+    }
+
     /// The value that events and terminal frames carry.
     pub(crate) fn to_value(&self) -> serde_json::Value {
         json!({ "error": self })
@@ -109,7 +113,7 @@ impl IntoResponse for ApiError {
 }
 
 /// An error and its causes on one line; a cause that the text before it ends with is not said twice.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -11,6 +11,7 @@ mod exec;
 mod extract;
 mod files;
 mod images;
+mod mcp;
 mod network;
 mod openapi;
 mod outcome;
@@ -57,6 +58,7 @@ fn api() -> OpenApiRouter<App> {
         .merge(processes::routes())
         .merge(files::routes())
         .merge(images::routes())
+        .merge(mcp::routes())
         .merge(network::routes())
         .merge(ports::routes())
         .merge(proxy::routes())

@@ -29,6 +29,7 @@ use super::error::{ErrorBody, code};
         (name = "network", description = "What they reach, and what reaches them"),
         (name = "tools", description = "What an agent is given: exec, read, write, edit, glob, grep"),
         (name = "skills", description = "Packages that teach an agent, and that boxes can mount"),
+        (name = "mcp", description = "MCP servers in boxes, behind the gateway at `/mcp`"),
         (name = "server", description = "The server itself"),
     ),
 )]

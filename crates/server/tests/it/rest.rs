@@ -3,6 +3,7 @@
 mod commands;
 mod document;
 mod files;
+mod mcp;
 mod network;
 mod processes;
 mod proxy;

@@ -11,7 +11,15 @@ use serde_json::{Value, json};
 use super::{Server, script};
 
 /// Every route of the face. A route that is added has to be added here and described in the document.
-const ROUTES: [&str; 71] = [
+const ROUTES: [&str; 79] = [
+    "DELETE /v1/mcp/servers/{name}",
+    "GET /v1/mcp/servers",
+    "GET /v1/mcp/servers/{name}",
+    "GET /v1/mcp/servers/{name}/logs",
+    "POST /v1/mcp/servers",
+    "POST /v1/mcp/servers/{name}/restart",
+    "POST /v1/mcp/servers/{name}/test",
+    "POST /v1/mcp/test",
     "DELETE /v1/images/{name}",
     "GET /v1/images",
     "POST /v1/images/{name}",

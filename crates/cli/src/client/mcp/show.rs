@@ -1,0 +1,105 @@
+//! MCP servers as people read them.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::client::table;
+
+fn said(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), table::clean)
+}
+
+fn command(server: &Value) -> String {
+    let args = server["args"].as_array().into_iter().flatten().map(said);
+    std::iter::once(said(&server["command"])).chain(args).collect::<Vec<_>>().join(" ")
+}
+
+/// `status`, and the phase it failed in.
+fn status(info: &Value) -> String {
+    match info["error_phase"].as_str() {
+        Some(phase) => format!("{} ({phase})", said(&info["status"])),
+        None => said(&info["status"]),
+    }
+}
+
+pub(super) fn rows(document: &Value) -> String {
+    let servers = document["servers"].as_array().into_iter().flatten();
+    let rows: Vec<_> = servers
+        .map(|server| {
+            let info = &server["runtime_info"];
+            [
+                said(&server["name"]),
+                status(info),
+                info["tool_count"].to_string(),
+                said(&server["origin"]),
+                command(server),
+            ]
+        })
+        .collect();
+    table::render(["NAME", "STATUS", "TOOLS", "ORIGIN", "COMMAND"], &rows)
+}
+
+pub(super) fn lines(server: &Value) -> String {
+    let info = &server["runtime_info"];
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name:8}  {value}");
+    };
+    line("name", &said(&server["name"]));
+    line("command", &command(server));
+    line("origin", &said(&server["origin"]));
+    line("status", &status(info));
+    if let Some(error) = info["error_message"].as_str() {
+        line("error", &table::clean(error));
+    }
+    if let Some(doing) = server["doing"].as_str() {
+        line("doing", &table::clean(doing));
+    }
+    if let Some(session) = info["box_session_id"].as_str() {
+        line("session", &table::clean(session));
+    }
+    for tool in info["tools"].as_array().into_iter().flatten() {
+        let description = said(&tool["description"]);
+        let first = description.split('\u{fffd}').next().unwrap_or_default();
+        line("tool", format!("{}  {first}", said(&tool["name"])).trim_end());
+    }
+    text
+}
+
+pub(super) fn tested(name: &str, report: &Value) -> String {
+    let info = &report["runtime_info"];
+    if report["ok"] == Value::Bool(true) {
+        return format!("{name}: connected, {} tools\n", info["tool_count"]);
+    }
+    let phase = info["error_phase"].as_str().unwrap_or("unknown phase");
+    format!("{name}: failed ({phase}): {}\n", said(&info["error_message"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn server() -> Value {
+        json!({"name": "time", "origin": "stored", "command": "uvx", "args": ["mcp-server-time"], "doing": null,
+            "runtime_info": {"status": "error", "error_phase": "mcp_init", "error_message": "Failed after 4 attempts",
+                "tool_count": 1, "box_session_id": "mcp-time",
+                "tools": [{"name": "now", "description": "The time\nand more"}]}})
+    }
+
+    #[test]
+    fn a_failed_server_says_where_it_failed() {
+        let text = rows(&json!({"servers": [server()]}));
+        assert!(text.contains("time  error (mcp_init)  1      stored  uvx mcp-server-time\n"), "{text}");
+        let text = lines(&server());
+        assert!(text.contains("error     Failed after 4 attempts\n"), "{text}");
+        assert!(text.contains("tool      now  The time\n"), "{text}");
+        let failed = json!({"ok": false, "runtime_info": server()["runtime_info"]});
+        assert_eq!(tested("time", &failed), "time: failed (mcp_init): Failed after 4 attempts\n");
+        let fine = json!({"ok": true, "runtime_info": {"tool_count": 2}});
+        assert_eq!(tested("time", &fine), "time: connected, 2 tools\n");
+    }
+}
