@@ -11,7 +11,7 @@ use super::cleaner::Cleaner;
 use super::connection::Connection;
 use super::machine::Next;
 use super::server::Server;
-use crate::{Life, Phase, PhaseError, Start};
+use crate::{Life, Phase, PhaseError, Progress as _, Start};
 
 /// Between two looks at a server's process.
 const LOOK: Duration = Duration::from_secs(5);
@@ -59,6 +59,9 @@ impl Keeper {
             match self.server.failed(error, well_for) {
                 Next::RetryAfter(delay) => {
                     tracing::info!(server, %phase, error = text, ?delay, "MCP server failed; another attempt follows");
+                    // A failure in between is not shown as an error; a person who looks wants to know all the same.
+                    self.server
+                        .say(&format!("waiting for another attempt; the last failed ({phase}): {text}"));
                     tokio::select! {
                         () = stop.cancelled() => return,
                         () = tokio::time::sleep(delay) => {}
