@@ -6,7 +6,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: run demo test test-langbot test-unprivileged test-vm check bench packages
+.PHONY: run demo test test-langbot test-mcp test-unprivileged test-vm check bench packages
 
 ## Builds, then serves boxes on loopback and prints a first command to paste into another terminal.
 run:
@@ -23,12 +23,17 @@ test: packages
 	export SANDCRATE_TEST_REQUIRE="$${SANDCRATE_TEST_REQUIRE-$$(tools/test-features.sh)}"
 	$(CARGO) test --workspace --no-fail-fast
 	$(MAKE) --no-print-directory test-langbot
+	$(MAKE) --no-print-directory test-mcp
 	$(MAKE) --no-print-directory test-unprivileged
 	$(MAKE) --no-print-directory test-vm
 
 ## LangBot's own Box client and host, unmodified, against our server.
 test-langbot:
 	tests/langbot/run.sh "$$(tools/built-program.sh cli bin sandcrate false)"
+
+## Servers of npm and PyPI in boxes, by the official MCP clients.
+test-mcp:
+	tests/mcp/run.sh "$$(tools/built-program.sh cli bin sandcrate false)"
 
 ## What needs no root, as an ordinary user.
 test-unprivileged:

@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 use crate::args::Options;
 use crate::catalog::{Figure, Row, Server};
 use crate::floor::{Floor, Payload};
+use crate::mcp::{self, Starter};
 use crate::measurements::{Measurements, median, percentile};
 use crate::native::Native;
 use crate::peers;
@@ -71,6 +72,7 @@ pub(crate) fn measure(
 ) -> anyhow::Result<()> {
     let (unpooled, pooled) = (Native::open(runtime, 0)?, Native::open(runtime, POOL)?);
     let peers = peers::find(options);
+    let place = options.sandcrate().map(|program| mcp::Place::new(&program)).transpose()?;
     let mut variants = floors(floor)?;
     variants.extend(ours(&unpooled, &pooled)?);
     variants.extend(peers.iter().map(|peer| {
@@ -80,6 +82,9 @@ pub(crate) fn measure(
     }));
     for subject in subjects.iter().filter(|subject| subject.server != Server::SandcratePool64) {
         variants.extend(servers(subject)?);
+    }
+    if let Some(place) = &place {
+        variants.extend(mcp_servers(place)?);
     }
     let crowd = (0..CROWD).map(|_| Floor::start()).collect::<Result<Vec<_>, _>>();
     let crowd = crowd.context("starting the floor's launchers")?;
@@ -99,6 +104,20 @@ pub(crate) fn measure(
     unpooled.close();
     pooled.close();
     Ok(())
+}
+
+fn mcp_servers(place: &mcp::Place) -> anyhow::Result<Vec<Variant<'_>>> {
+    let call = |row, starter| -> anyhow::Result<_> {
+        let mut talk = place.start(starter)?;
+        Ok(Variant::timed(10, row, move || talk.call()))
+    };
+    let start = |row, starter| Variant::timed(3, row, move || place.first_answer(starter));
+    Ok(vec![
+        call(Row::McpCallBare, Starter::Nobody)?,
+        call(Row::McpCall, Starter::Sandcrate)?,
+        start(Row::McpStartBare, Starter::Nobody),
+        start(Row::McpStart, Starter::Sandcrate),
+    ])
 }
 
 fn floors(floor: &Floor) -> anyhow::Result<Vec<Variant<'_>>> {

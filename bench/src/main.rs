@@ -11,6 +11,7 @@ mod floor;
 mod idle;
 mod idle_floor;
 mod latency;
+mod mcp;
 mod measurements;
 mod memory;
 mod native;

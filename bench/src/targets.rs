@@ -86,6 +86,7 @@ pub(crate) fn judge(measured: &Measurements) -> Vec<Verdict> {
     verdicts.extend(judge_server(measured));
     verdicts.extend(judge_against_reference(measured));
     verdicts.extend(judge_network(measured));
+    verdicts.extend(judge_mcp(measured));
     verdicts
 }
 
@@ -191,6 +192,17 @@ fn judge_server(measured: &Measurements) -> Vec<Verdict> {
     ];
     verdicts.extend(counts.map(|(what, figure)| below(what, 0.0, "", value(figure))));
     verdicts
+}
+
+/// A server in a box beside the same one without.
+fn judge_mcp(measured: &Measurements) -> Vec<Verdict> {
+    let value = |row| measured.summary(row).map(|summary| summary.p50);
+    let more = value(Row::McpCall).zip(value(Row::McpCallBare)).map(|(ours, bare)| ours - bare);
+    let start = measured.ratio(Row::McpStart, Row::McpStartBare);
+    vec![
+        below("mcp run: a tool call, more than bare", 0.3, "ms", more),
+        below("mcp run: start of a cached Python server", 1.3, "bare", start),
+    ]
 }
 
 /// How many times faster we are than LangBot's runtime, by the same client in the same run.

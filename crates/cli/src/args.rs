@@ -31,6 +31,7 @@ Examples:
   sandcrate serve                                 a server for boxes that last, and for their clients
   sandcrate exec demo -- echo hello               a command in a session of it
   sandcrate image import tools ./tools.tar        an image for boxes, then `run --image tools`
+  sandcrate mcp run -- npx -y some-server         an MCP server in a box, for any MCP client
 
 Environment:
   SANDCRATE_URL         the server of clients, http://HOST:PORT or unix:/PATH

@@ -13,7 +13,7 @@ use crate::settings;
 /// Flags of every command that talks to a server.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// http://HOST:PORT or unix:/PATH [default: $SANDCRATE_URL, the socket in the state directory, or
     /// http://127.0.0.1:5410]
     #[arg(long, value_name = "URL")]
@@ -26,7 +26,7 @@ pub(super) struct Target {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
+pub(crate) enum Address {
     /// `HOST:PORT`, an IPv6 host in brackets.
     Tcp(String),
     Unix(PathBuf),
@@ -63,8 +63,13 @@ impl Surroundings {
 }
 
 impl Target {
+    /// Whether a server is named, and not only looked for.
+    pub(crate) fn is_named(&self) -> bool {
+        self.url.is_some()
+    }
+
     /// Where to go, and with which token.
-    pub(super) fn resolve(&self) -> anyhow::Result<(Address, Option<String>)> {
+    pub(crate) fn resolve(&self) -> anyhow::Result<(Address, Option<String>)> {
         let around = Surroundings::of_this_process();
         Ok((self.address(&around)?, self.token(&around)?))
     }

@@ -3,7 +3,7 @@
 //! One file per verb. `address` finds the server, `http` talks to it, `events` follows a stream across dropped
 //! connections. Everything runs on one thread, plus those that read our stdin and write our stdout.
 
-mod address;
+pub(crate) mod address;
 mod attach;
 mod copy;
 mod denials;

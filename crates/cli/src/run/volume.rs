@@ -11,7 +11,7 @@ use sandcrate_protocol::ErrorKind;
 use crate::failure::Failure;
 
 /// One mount out of a flag. `own_state` are directories of ours that no box may see.
-pub(super) fn mount(flag: &OsStr, cwd: &Path, own_state: &[PathBuf]) -> anyhow::Result<Mount> {
+pub(crate) fn mount(flag: &OsStr, cwd: &Path, own_state: &[PathBuf]) -> anyhow::Result<Mount> {
     let (source, target, access) = split(flag)?;
     let place = || format!("--volume {}", flag.display());
     let target = check_target(target).with_context(place)?;
@@ -37,7 +37,7 @@ pub(crate) fn request(flag: &OsStr, cwd: &Path) -> anyhow::Result<(String, Strin
 }
 
 /// The source without links, when it is there and allowed.
-pub(super) fn source_of(path: &Path, own_state: &[PathBuf]) -> anyhow::Result<PathBuf> {
+pub(crate) fn source_of(path: &Path, own_state: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let canonical = path.canonicalize().map_err(|error| {
         let missing = error.kind() == std::io::ErrorKind::NotFound;
         let problem = if missing { "does not exist".to_owned() } else { format!("cannot be used: {error}") };

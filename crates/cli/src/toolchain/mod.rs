@@ -91,6 +91,19 @@ pub(crate) fn resolve(program: &OsStr, around: &Surroundings) -> Toolchain {
     found
 }
 
+/// Where a program is: the first on PATH, or the path itself; what a shim would start in its place.
+pub(crate) fn find(program: &OsStr, around: &Surroundings) -> Option<PathBuf> {
+    if !program.as_bytes().contains(&b'/') {
+        return look_up(program, around);
+    }
+    let path = Path::new(program);
+    match shim::target(path, around) {
+        shim::Target::Not => (path.is_absolute() && is_program(path)).then(|| path.to_owned()),
+        shim::Target::Program(target) => Some(target),
+        shim::Target::Unknown => None,
+    }
+}
+
 struct Search<'a> {
     around: &'a Surroundings,
     hops: usize,

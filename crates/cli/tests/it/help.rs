@@ -56,6 +56,7 @@ fn help_and_manual_name_every_flag() {
 fn help_and_manual_have_the_verbs_below_verbs() {
     let man = text_of(&["man"]).replace("\\-", "-");
     for (verb, flags) in [
+        (&["mcp", "run"][..], &["--install-network", "--env-from-client", "--project-mode"][..]),
         (&["session", "create"][..], &["--persistent", "--label", "--ttl"][..]),
         (&["session", "ls"], &["--label", "--url"]),
         (&["session", "network"], &["--output"]),

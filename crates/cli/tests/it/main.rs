@@ -24,6 +24,7 @@ mod image_archive;
 mod layers;
 mod limits;
 mod load;
+mod mcp_run;
 mod mcp_servers;
 mod mounts;
 mod network;

@@ -21,12 +21,15 @@ impl Progress for Said {
     }
 }
 
+/// Session, arguments and variables of a command.
+type Asked = (String, Vec<String>, Vec<(String, String)>);
+
 struct Bench {
     place: tempfile::TempDir,
     backend: Arc<FakeBackend>,
     launcher: Launcher,
     said: Said,
-    asked: Arc<Mutex<Vec<(String, Vec<String>, Vec<(String, String)>)>>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 /// `install`: how the install ends; servers echo what they are sent, unless their program is `dies`.

@@ -99,9 +99,11 @@ impl Launcher {
                     planned.program = interpreter;
                     tools.push(tool);
                 } else {
-                    let name = Path::new(&interpreter)
-                        .file_name()
-                        .map_or("python3".into(), |name| name.to_string_lossy());
+                    // An interpreter that boxes have is the one that is meant; another is known by its name.
+                    let name = match self.config.toolbox.find(&interpreter) {
+                        Some(_) if !is_in_venv(&interpreter) => interpreter.clone(),
+                        _ => file_name(&interpreter),
+                    };
                     self.in_project_environment(
                         &name,
                         staged.as_ref(),
@@ -326,6 +328,10 @@ impl Launcher {
 fn is_in_venv(interpreter: &str) -> bool {
     let venv = Path::new(interpreter).parent().and_then(Path::parent);
     interpreter.starts_with('/') && venv.is_some_and(|venv| venv.join("pyvenv.cfg").is_file())
+}
+
+fn file_name(path: &str) -> String {
+    Path::new(path).file_name().map_or("python3".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 fn utf8(path: &Path) -> Result<String, PhaseError> {

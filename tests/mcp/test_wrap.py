@@ -1,0 +1,142 @@
+"""Servers of npm and PyPI in boxes, by the official Python and TypeScript clients."""
+
+import asyncio
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+HERE = pathlib.Path(__file__).parent
+EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
+FILESYSTEM = "@modelcontextprotocol/server-filesystem@2026.8.31"
+TIME = "mcp-server-time==2026.10.19"
+FETCH = "mcp-server-fetch==2026.10.24"
+# A registry may be on a private network, which a box does not reach unless it is told to.
+INSTALL = ["--install-network", "host"]
+
+
+def wrapped(*command, flags=()):
+    args = ["mcp", "run", *INSTALL, *flags, "--", *command]
+    return StdioServerParameters(command=os.environ["SANDCRATE_BIN"], args=args, env=dict(os.environ))
+
+
+def talk(server, conversation, errlog=sys.stderr):
+    async def run():
+        async with stdio_client(server, errlog=errlog) as (read, write):
+            async with ClientSession(read, write, read_timeout_seconds=300) as session:
+                await session.initialize()
+                return await conversation(session)
+
+    return asyncio.run(run())
+
+
+def text_of(result):
+    return "\n".join(part.text for part in result.content if part.type == "text")
+
+
+def failed(result):
+    return getattr(result, "is_error", getattr(result, "isError", None))
+
+
+async def names(session):
+    return {tool.name for tool in (await session.list_tools()).tools}
+
+
+def test_everything_of_npm_by_the_python_client():
+    async def conversation(session):
+        assert "echo" in await names(session)
+        assert (await session.list_prompts()).prompts
+        assert (await session.list_resources()).resources
+        return await session.call_tool("echo", {"message": "through the box"})
+
+    assert "through the box" in text_of(talk(wrapped("npx", "-y", EVERYTHING), conversation))
+
+
+def test_everything_of_npm_by_the_typescript_client():
+    server = wrapped("npx", "-y", EVERYTHING)
+    request = {
+        "command": server.command,
+        "args": server.args,
+        "env": dict(os.environ),
+        "tool": "echo",
+        "arguments": {"message": "through the box"},
+    }
+    ended = subprocess.run(
+        ["node", HERE / "client.mjs", json.dumps(request)], capture_output=True, text=True, timeout=400
+    )
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert "echo" in answer["tools"]
+    assert "through the box" in answer["result"]["content"][0]["text"]
+
+
+def test_the_filesystem_server_has_what_is_shown_and_nothing_else(tmp_path):
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "a.txt").write_text("read me")
+    (tmp_path / "secret.txt").write_text("not me")
+    flags = ["-v", f"{tmp_path}/shown:/shown:ro"]
+
+    async def conversation(session):
+        listed = text_of(await session.call_tool("list_directory", {"path": "/shown"}))
+        assert "a.txt" in listed
+        assert "read me" in text_of(await session.call_tool("read_text_file", {"path": "/shown/a.txt"}))
+        written = await session.call_tool("write_file", {"path": "/shown/b.txt", "content": "x"})
+        outside = await session.call_tool("read_text_file", {"path": f"{tmp_path}/secret.txt"})
+        return written, outside
+
+    written, outside = talk(wrapped("npx", "-y", FILESYSTEM, "/shown", flags=flags), conversation)
+    assert failed(written) and failed(outside)
+    assert "not me" not in text_of(outside)
+    assert not (tmp_path / "shown" / "b.txt").exists()
+
+
+def test_a_server_of_pypi_with_native_parts_is_installed_once(tmp_path):
+    async def conversation(session):
+        return await session.call_tool("get_current_time", {"timezone": "UTC"})
+
+    took, said = [], []
+    for start in range(2):
+        with open(tmp_path / f"stderr-{start}", "w+") as errlog:
+            began = time.monotonic()
+            assert "UTC" in text_of(talk(wrapped("uvx", TIME), conversation, errlog))
+            took.append(time.monotonic() - began)
+            errlog.seek(0)
+            said.append(errlog.read())
+    assert "installed" in said[0] and "install" not in said[1], said
+
+
+def test_a_server_without_a_network_answers_and_reaches_nothing(tmp_path):
+    async def conversation(session):
+        assert "fetch" in await names(session)
+        return await session.call_tool("fetch", {"url": "http://192.0.2.1/"})
+
+    with open(tmp_path / "stderr", "w") as errlog:
+        try:
+            assert failed(talk(wrapped("uvx", FETCH), conversation, errlog))
+        except Exception as error:
+            # The client may raise what the server answers as an error.
+            assert "fetch" in str(error).lower() or "robots" in str(error).lower(), error
+
+
+def test_a_project_of_ones_own_with_requirements(tmp_path):
+    (tmp_path / "requirements.txt").write_text("mcp==2.3.0\n")
+    (tmp_path / "server.py").write_text(
+        "import anyio\n"
+        "from mcp.server import MCPServer\n"
+        "server = MCPServer('own')\n"
+        "@server.tool()\n"
+        "def add(a: int, b: int) -> int:\n"
+        "    return a + b\n"
+        "server.run('stdio')\n"
+    )
+
+    async def conversation(session):
+        return await session.call_tool("add", {"a": 2, "b": 40})
+
+    assert "42" in text_of(talk(wrapped("python3", str(tmp_path / "server.py")), conversation))
