@@ -34,6 +34,7 @@ test-langbot:
 ## Servers of npm and PyPI in boxes, by the official MCP clients.
 test-mcp:
 	tests/mcp/run.sh "$$(tools/built-program.sh cli bin sandcrate false)"
+	tests/mcp/conformance.sh "$$(tools/built-program.sh cli bin sandcrate false)"
 
 ## What needs no root, as an ordinary user.
 test-unprivileged:

@@ -32,6 +32,7 @@ Examples:
   sandcrate exec demo -- echo hello               a command in a session of it
   sandcrate image import tools ./tools.tar        an image for boxes, then `run --image tools`
   sandcrate mcp run -- npx -y some-server         an MCP server in a box, for any MCP client
+  sandcrate mcp config claude-code --write        a sandbox for Claude Code, Cursor and other agents
 
 Environment:
   SANDCRATE_URL         the server of clients, http://HOST:PORT or unix:/PATH
@@ -65,7 +66,7 @@ pub(crate) enum Verb {
     /// Import, list and remove images that boxes can be made of
     #[command(subcommand)]
     Image(ImageVerb),
-    /// Run MCP servers in boxes
+    /// Run MCP servers in boxes, and give MCP clients a box
     #[command(subcommand)]
     Mcp(McpVerb),
     #[command(flatten)]

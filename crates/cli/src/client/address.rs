@@ -68,6 +68,11 @@ impl Target {
         self.url.is_some()
     }
 
+    /// A server that is named.
+    pub(super) fn at(url: String, token_file: Option<PathBuf>) -> Self {
+        Self { url: Some(url), token_file }
+    }
+
     /// Where to go, and with which token.
     pub(crate) fn resolve(&self) -> anyhow::Result<(Address, Option<String>)> {
         let around = Surroundings::of_this_process();

@@ -105,6 +105,25 @@ impl Client {
         Ok(self.exchange(Method::POST, path, payload, &accept).await?.0)
     }
 
+    /// A body with headers of its own, whose answer is read as it comes.
+    pub(super) async fn post_as(
+        &self,
+        path: &str,
+        body: Bytes,
+        headers: &[(HeaderName, &str)],
+    ) -> Result<Response<Incoming>, ClientError> {
+        Ok(self.exchange(Method::POST, path, Payload::Whole(Some(body)), headers).await?.0)
+    }
+
+    /// An end with headers of its own.
+    pub(super) async fn delete_as(
+        &self,
+        path: &str,
+        headers: &[(HeaderName, &str)],
+    ) -> Result<(), ClientError> {
+        self.exchange(Method::DELETE, path, Payload::Whole(None), headers).await.map(drop)
+    }
+
     /// A request of any kind, answered by a document.
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
@@ -155,7 +174,9 @@ impl Client {
         if !headers.iter().any(|(name, _)| name == ACCEPT) {
             request = request.header(ACCEPT, "application/json");
         }
-        request = request.header(CONTENT_TYPE, "application/octet-stream");
+        if !headers.iter().any(|(name, _)| name == CONTENT_TYPE) {
+            request = request.header(CONTENT_TYPE, "application/octet-stream");
+        }
         for (name, value) in headers {
             request = request.header(name, *value);
         }

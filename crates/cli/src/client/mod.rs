@@ -12,6 +12,7 @@ mod exec;
 mod http;
 mod logs;
 pub(crate) mod mcp;
+pub(crate) mod mcp_bridge;
 mod problem;
 mod profile;
 mod ps;

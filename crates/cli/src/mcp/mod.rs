@@ -1,6 +1,8 @@
-//! `sandcrate mcp`: MCP servers in boxes.
+//! `sandcrate mcp`: MCP servers in boxes, boxes for MCP clients, and what their configuration needs.
 
+mod config;
 mod run;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -12,6 +14,10 @@ use crate::client::mcp::McpClientVerb;
 pub(crate) enum McpVerb {
     /// Run one stdio MCP server in a box, and speak MCP on our own stdin and stdout
     Run(Box<run::McpRunArgs>),
+    /// Be an MCP server on stdin and stdout that runs commands in a box
+    Serve(Box<serve::ServeArgs>),
+    /// Print, or write, the entry that makes a client use a box
+    Config(config::ConfigArgs),
     #[command(flatten)]
     Client(McpClientVerb),
 }
@@ -19,6 +25,8 @@ pub(crate) enum McpVerb {
 pub(crate) fn main(verb: McpVerb) -> ExitCode {
     match verb {
         McpVerb::Run(args) => run::main(&args),
+        McpVerb::Serve(args) => serve::main(*args),
+        McpVerb::Config(args) => config::main(&args),
         McpVerb::Client(verb) => crate::client::mcp::main(verb),
     }
 }

@@ -29,11 +29,15 @@ pub(crate) fn request(flag: &OsStr, cwd: &Path) -> anyhow::Result<(String, Strin
     let source = source.canonicalize().unwrap_or(source);
     let problem = || Failure::invalid(format!("--volume {}: the source must be UTF-8", flag.display()));
     let source = source.into_os_string().into_string().map_err(|_| problem())?;
-    let mode = match access {
+    Ok((source, target, mode(access)))
+}
+
+/// As a request for a session writes it.
+pub(crate) fn mode(access: MountAccess) -> &'static str {
+    match access {
         MountAccess::ReadOnly => "ro",
         MountAccess::ReadWrite => "rw",
-    };
-    Ok((source, target, mode))
+    }
 }
 
 /// The source without links, when it is there and allowed.

@@ -77,6 +77,8 @@ fn help_and_manual_have_the_verbs_below_verbs() {
         (&["image", "ls"], &["--output"]),
         (&["image", "rm"], &["--force"]),
         (&["config", "show"], &["--config", "--output"]),
+        (&["mcp", "serve"], &["--session", "--profile", "--max-timeout", "--url"]),
+        (&["mcp", "config"], &["--write", "--file", "--name"]),
     ] {
         let help = text_of(&[verb, &["--help"]].concat());
         assert!(help.contains("Examples:"), "{verb:?}: {help}");

@@ -25,6 +25,7 @@ mod layers;
 mod limits;
 mod load;
 mod mcp_run;
+mod mcp_serve;
 mod mcp_servers;
 mod mounts;
 mod network;

@@ -127,9 +127,11 @@ impl Executor for Sessions {
         let mut request = ExecRequest::shell(command).timeout(Duration::from_secs(timeout_sec));
         let workdir = parameters["workdir"].as_str().unwrap_or(&blueprint.spec.workdir);
         request = request.cwd(workdir);
-        let env = parameters["env"].as_object().into_iter().flatten();
-        request.env =
-            env.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect();
+        // Those of every command, and over them those of this one.
+        let mut env = blueprint.spec.env.clone();
+        let own = parameters["env"].as_object().into_iter().flatten();
+        env.extend(own.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())));
+        request.env = env.into_iter().collect();
         let outcome = self.exec(&session_of(query), &request).await.map_err(|error| failed(&error))?;
         Ok(self.presented(&outcome, timeout_sec))
     }
