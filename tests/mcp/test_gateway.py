@@ -167,7 +167,6 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-@pytest.mark.skipif("SANDCRATE_RELAY_PYTHON" not in os.environ, reason="no Python with mcp 1.x and websockets is named")
 def test_a_managed_process_by_langbot_s_relay(tmp_path):
     """LangBot starts its servers as managed processes and speaks with them over the relay's WebSocket."""
     process = subprocess.Popen(

@@ -233,4 +233,25 @@ mod tests {
         let none = MountPolicy::default();
         assert!(refusal(&none, Path::new("/srv/x")).contains("[mounts] roots"));
     }
+
+    #[test]
+    fn what_was_made_for_mcp_servers_is_for_their_boxes_alone_and_never_as_a_whole() {
+        let place = tempfile::tempdir().unwrap();
+        let state = place.path().canonicalize().unwrap();
+        let cache = state.join("mcp/cache");
+        std::fs::create_dir_all(cache.join("environments/key")).unwrap();
+        let other = MountPolicy { own_state: vec![state.clone()], ..MountPolicy::default() };
+        let theirs = MountPolicy { mcp_root: Some(cache.clone()), ..other.clone() };
+        let admit = |policy: &MountPolicy, path: &str| {
+            policy.admit(state.join(path).to_str().unwrap(), "/opt/x", MountMode::Ro, None)
+        };
+        let mount = admit(&theirs, "mcp/cache/environments/key").unwrap().unwrap();
+        assert_eq!(mount.within, Some(cache));
+        assert!(admit(&other, "mcp/cache/environments/key").is_err());
+        for refused in
+            ["mcp", "mcp/cache", "mcp/cache/environments", "mcp/cache/environments/none", "sessions"]
+        {
+            assert!(admit(&theirs, refused).is_err(), "{refused}");
+        }
+    }
 }
