@@ -36,9 +36,9 @@ impl Phase {
         }
     }
 
-    /// Another attempt may do better.
+    /// Another attempt may do better. A project that is not there, or not for this server, does not come by itself.
     pub const fn is_worth_a_retry(self) -> bool {
-        !matches!(self, Self::BoxUnavailable | Self::ToolCall)
+        !matches!(self, Self::BoxUnavailable | Self::Staging | Self::ToolCall)
     }
 }
 

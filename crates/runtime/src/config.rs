@@ -198,8 +198,6 @@ pub struct RuntimeConfig {
     /// directory while there is none.
     pub skills_root: Option<PathBuf>,
     pub skill_limits: SkillLimits,
-    /// Where environments and projects of MCP servers lie; sessions called `mcp-…` may mount what is below.
-    pub mcp_root: Option<PathBuf>,
     /// `None`: LangBot is told the backend's own name.
     pub report_backend_as: Option<ReportedBackend>,
     /// After this long without use a session ends, unless it is persistent.
@@ -211,10 +209,8 @@ impl RuntimeConfig {
     pub const DEFAULT_TTL: Duration = Duration::from_secs(300);
 
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
-        let state_dir = state_dir.into();
         Self {
-            mcp_root: Some(state_dir.join("mcp").join("cache")),
-            state_dir,
+            state_dir: state_dir.into(),
             backend: None,
             request_backends: Vec::new(),
             mount_roots: None,

@@ -23,8 +23,6 @@ use crate::tenant::owner;
 
 /// A box that dies between two looks is made again, but not for ever.
 const ATTEMPTS: u32 = 3;
-/// How the ids of sessions begin in which MCP servers live or are installed.
-const MCP_SESSIONS: &str = "mcp-";
 
 /// What boxes of workspaces with grants must have.
 const ADMITTED: [Control; 8] = [
@@ -263,16 +261,20 @@ impl Inner {
             return Ok(Vec::new());
         }
         let policy = self.mount_policy(session.id.as_str());
+        let own = MountPolicy { own_root: session.options.own_root.clone(), ..policy.clone() };
         let (host_path, mode, target) =
             (wanted.host_path.clone(), wanted.host_path_mode, wanted.mount_path.clone());
-        let extra = extra_mounts.to_vec();
+        // Whoever made the session may mount from its own directory. A later request is anybody's.
+        let extra: Vec<_> =
+            extra_mounts.iter().map(|mount| (mount.clone(), wanted.extra_mounts.contains(mount))).collect();
         // Off the async threads: the policy looks at the disk.
         let admitted = tokio::task::spawn_blocking(move || -> Result<Vec<Mount>, RuntimeError> {
             let mut mounts = Vec::new();
             if let Some(host_path) = &host_path {
                 mounts.extend(policy.admit(host_path, &target, mode, quota)?);
             }
-            for mount in &extra {
+            for (mount, first_asked) in &extra {
+                let policy = if *first_asked { &own } else { &policy };
                 mounts.extend(policy.admit(&mount.host_path, &mount.mount_path, mount.mode, None)?);
             }
             Ok(mounts)
@@ -290,8 +292,7 @@ impl Inner {
         let own_state = self.config.state_dir.canonicalize().into_iter().collect();
         let scope =
             owner(session).map_or(Scope::Shared, |(workspace, _)| Scope::Tenant(workspace.to_owned()));
-        let mcp_root = self.config.mcp_root.clone().filter(|_| session.starts_with(MCP_SESSIONS));
-        MountPolicy { roots, own_state, skills: Some(self.skills.clone()), scope, mcp_root }
+        MountPolicy { roots, own_state, skills: Some(self.skills.clone()), scope, own_root: None }
     }
 
     /// The box of a session that is there; for work that needs no other mounts.

@@ -20,8 +20,8 @@ pub(crate) struct MountPolicy {
     pub(crate) skills: Option<Skills>,
     /// Whose skills may be mounted, beside everybody's.
     pub(crate) scope: Scope,
-    /// What was installed and copied for MCP servers; for the boxes of those alone.
-    pub(crate) mcp_root: Option<PathBuf>,
+    /// A directory of ours that this one session may mount from; see `SessionOptions::own_root`.
+    pub(crate) own_root: Option<PathBuf>,
 }
 
 impl MountPolicy {
@@ -46,7 +46,7 @@ impl MountPolicy {
         let (resolved, exists) =
             resolve(asked).map_err(|error| deny(format!("it cannot be looked at: {error}")))?;
         let skills_root = self.skills.as_ref().and_then(|skills| skills.root_of(&self.scope, &resolved));
-        let own_root = skills_root.or_else(|| self.mcp_root_of(&resolved));
+        let own_root = skills_root.or_else(|| self.own_root_of(&resolved));
         let own_state: &[PathBuf] = if own_root.is_some() { &[] } else { &self.own_state };
         if let Some(rule) = refused_source(&resolved, own_state) {
             return Err(deny(rule));
@@ -70,9 +70,9 @@ impl MountPolicy {
         }))
     }
 
-    /// The root itself would show one server's box the files of another.
-    fn mcp_root_of(&self, resolved: &Path) -> Option<PathBuf> {
-        let root = self.mcp_root.as_ref()?.canonicalize().ok()?;
+    /// Not the root itself, which would show one box the files of another.
+    fn own_root_of(&self, resolved: &Path) -> Option<PathBuf> {
+        let root = self.own_root.as_ref()?.canonicalize().ok()?;
         let below = resolved.strip_prefix(&root).ok()?;
         (below.components().count() >= 2).then_some(root)
     }

@@ -75,6 +75,8 @@ impl Record {
             ports: Vec::new(),
             // Its home says it.
             backend: None,
+            // Whoever made it is gone.
+            own_root: None,
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcrate_backend::{Backend, ExecControl, ExecRequest, FileReply, FileRequest, SessionId, StartNotice};
-use sandcrate_protocol::{BackendStatus, BoxSpec, RuntimeStatus};
+use sandcrate_protocol::{BackendStatus, BoxSpec, MountMode, RuntimeStatus};
 use sandcrate_skills::Skills;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -139,6 +139,15 @@ impl Runtime {
         let grants = admission::run(Arc::downgrade(&inner), Arc::clone(&inner.admission));
         inner.tasks.spawn(inner.reaper_end.clone().run_until_cancelled_owned(grants));
         Ok(Self { inner })
+    }
+
+    /// Whether a request may mount this directory of the host. It looks at the disk: not for an async thread.
+    ///
+    /// # Errors
+    /// The rule that forbids it.
+    pub fn check_mount_source(&self, path: &str) -> Result<()> {
+        let policy = self.inner.mount_policy("");
+        policy.admit(path, "/workspace", MountMode::Ro, None).map(drop)
     }
 
     pub fn config(&self) -> &RuntimeConfig {

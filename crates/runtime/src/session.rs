@@ -6,6 +6,7 @@
 mod compatible;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub struct SessionOptions {
     pub ports: Vec<PortRequest>,
     /// Instead of the runtime's own choice, where the operator lets requests choose.
     pub backend: Option<String>,
+    /// A directory of the server's own that its mounts may lie in, whatever the roots are. Never a request's to say.
+    pub own_root: Option<PathBuf>,
 }
 
 impl SessionOptions {

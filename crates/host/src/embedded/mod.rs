@@ -3,6 +3,8 @@
 mod skills;
 mod streams;
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use sandcrate_backend::{FileEntry, FileKind as EntryKind, FileReply, FileRequest};
@@ -24,11 +26,12 @@ pub struct EmbeddedClient {
     on_timeout: OnTimeout,
     /// With these a session is made for its files; without, it must be as the request says too.
     files_of: Option<SessionOptions>,
+    own_root: Option<PathBuf>,
 }
 
 impl EmbeddedClient {
     pub fn new(runtime: Runtime) -> Self {
-        Self { runtime, on_timeout: OnTimeout::EndSession, files_of: None }
+        Self { runtime, on_timeout: OnTimeout::EndSession, files_of: None, own_root: None }
     }
 
     /// Files are those of the session as it is, whoever made it. One that is not there is made with these options.
@@ -41,6 +44,17 @@ impl EmbeddedClient {
     #[must_use]
     pub fn keeping_sessions(self) -> Self {
         Self { on_timeout: OnTimeout::EndCommand, ..self }
+    }
+
+    /// Sessions that are made by this client may mount what lies in directories below this one of the application's
+    /// own, beside what the runtime lets everybody mount.
+    #[must_use]
+    pub fn with_own_root(self, root: impl Into<PathBuf>) -> Self {
+        Self { own_root: Some(root.into()), ..self }
+    }
+
+    fn options(&self) -> SessionOptions {
+        SessionOptions { own_root: self.own_root.clone(), ..SessionOptions::default() }
     }
 
     pub fn runtime(&self) -> &Runtime {
@@ -56,7 +70,7 @@ impl EmbeddedClient {
         let options = match &self.files_of {
             Some(_) if self.runtime.session(&spec.session_id).is_ok() => return Ok(()),
             Some(options) => options.clone(),
-            None => SessionOptions::default(),
+            None => self.options(),
         };
         self.runtime.create_session(spec, options).await.map(drop).map_err(failed)
     }
@@ -115,12 +129,12 @@ impl Client for EmbeddedClient {
     }
 
     async fn create_session(&self, spec: &BoxSpec) -> Result<Value> {
-        let view = self.runtime.create_session(spec, SessionOptions::default()).await.map_err(failed)?;
+        let view = self.runtime.create_session(spec, self.options()).await.map_err(failed)?;
         encoded(&SessionDetails::new(view.info, []))
     }
 
     async fn create_session_on(&self, spec: &BoxSpec, network: &NetworkRequest) -> Result<Value> {
-        let options = SessionOptions { network: Some(network.clone()), ..SessionOptions::default() };
+        let options = SessionOptions { network: Some(network.clone()), ..self.options() };
         let view = self.runtime.create_session(spec, options).await.map_err(failed)?;
         encoded(&SessionDetails::new(view.info, []))
     }

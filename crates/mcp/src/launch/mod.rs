@@ -19,7 +19,7 @@ mod variables;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,23 @@ pub use command::{CommandError, Understood, understand};
 pub use tools::{ImageTools, SystemTools, Tool, Toolbox};
 pub use variables::{index_settings, is_withheld};
 
+/// Says which directories of the host a server may be given as its project.
+pub trait Projects: std::fmt::Debug + Send + Sync {
+    /// # Errors
+    /// Why not this one, in this `host_path_mode`.
+    fn check(&self, directory: &Path, mode: &str) -> Result<(), String>;
+}
+
+/// For the person at the shell, who may read it anyway.
+#[derive(Debug)]
+pub struct AnyProject;
+
+impl Projects for AnyProject {
+    fn check(&self, _: &Path, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+}
+
 /// What servers have in common.
 #[derive(Debug, Clone)]
 pub struct LaunchConfig {
@@ -51,6 +68,8 @@ pub struct LaunchConfig {
     pub home: Option<PathBuf>,
     /// Projects are told from paths below these alone, if there are any.
     pub roots: Vec<PathBuf>,
+    /// Which directories of the host servers may be given.
+    pub projects: Arc<dyn Projects>,
     /// What installs know of the user's variables: see [`index_settings`].
     pub install_env: BTreeMap<String, String>,
     /// Certificates and local indexes that those name.
@@ -69,6 +88,7 @@ impl LaunchConfig {
             cwd: PathBuf::from("/"),
             home: None,
             roots: Vec::new(),
+            projects: Arc::new(AnyProject),
             install_env: BTreeMap::new(),
             install_mounts: Vec::new(),
             install_memory_mb: 2048,

@@ -220,9 +220,17 @@ impl Launcher {
                 &config.roots,
             ),
         };
-        let Some(directory) = directory else { return Ok(None) };
+        let mode = server.settings.host_path_mode.as_str();
+        let Some(directory) = directory.filter(|_| mode != "none") else { return Ok(None) };
+        // Before anything of it is looked at.
+        let (projects, asked, how) = (config.projects.clone(), directory.clone(), mode.to_owned());
+        let checked = tokio::task::spawn_blocking(move || projects.check(&asked, &how)).await;
+        checked
+            .map_err(|error| error.to_string())
+            .flatten()
+            .map_err(|error| staging(format!("{}: {error}", directory.display())))?;
         let (host, mount) = (utf8(&directory)?, project_mount(process));
-        let (source, mode) = match server.settings.host_path_mode.as_str() {
+        let (source, mode) = match mode {
             "ro" => (host.clone(), MountMode::Ro),
             "rw" => (host.clone(), MountMode::Rw),
             "copy" => {
@@ -234,7 +242,6 @@ impl Launcher {
                 planned.copy = Some(copy);
                 (source, MountMode::Rw)
             }
-            "none" => return Ok(None),
             other => {
                 return Err(staging(format!("host_path_mode `{other}`: it is one of ro, rw, copy and none")));
             }

@@ -111,6 +111,35 @@ async fn l14_other_mounts_remake_an_idle_box_and_conflict_with_a_busy_one() {
     assert!(error.to_string().contains("extra_mounts"), "{error}");
 }
 
+/// What the application keeps in its own directory is for the sessions it makes with it, as it made them.
+#[tokio::test(start_paused = true)]
+async fn a_directory_of_the_applications_own_is_not_for_later_requests() {
+    let place = tempfile::tempdir().unwrap();
+    let own = place.path().join("own");
+    for name in ["envs/a", "envs/b"] {
+        std::fs::create_dir_all(own.join(name)).unwrap();
+    }
+    let bench = Bench::new().await;
+    let mount = |name: &str| {
+        let host_path = own.join(name).to_str().unwrap().to_owned();
+        MountSpec::new(host_path, "/mnt/it", MountMode::Ro)
+    };
+    let options = SessionOptions { own_root: Some(own.clone()), ..SessionOptions::default() };
+    let mut spec = Bench::spec("mcp-a", "echo hi");
+    spec.extra_mounts = vec![mount("envs/a")];
+    let refused = bench.runtime.create_session(&spec, SessionOptions::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied, "its name gives nobody anything");
+    bench.runtime.create_session(&spec, options.clone()).await.unwrap();
+    bench.runtime.exec(&spec, OnTimeout::EndCommand).await.unwrap();
+    spec.extra_mounts = vec![mount("envs/b")];
+    let refused = bench.runtime.exec(&spec, OnTimeout::EndCommand).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
+    let mut whole = Bench::spec("mcp-b", "");
+    whole.extra_mounts = vec![mount("envs")];
+    let refused = bench.runtime.create_session(&whole, options).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied, "not all of it: {refused}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn mount_roots_come_from_a_known_langbot_where_the_operator_is_silent() {
     let root = tempfile::tempdir().unwrap();

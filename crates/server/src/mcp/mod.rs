@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path as Named, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::any;
 use sandcrate_host::EmbeddedClient;
 use sandcrate_mcp::config::{McpConfig, Store};
 use sandcrate_mcp::gateway::{Gateway, Scope};
-use sandcrate_mcp::launch::index_settings;
+use sandcrate_mcp::launch::{Projects, index_settings};
 use sandcrate_mcp::manager::Manager;
 use sandcrate_mcp::{LaunchConfig, Launcher};
 use sandcrate_runtime::Runtime;
@@ -30,10 +31,12 @@ pub(crate) struct Mcp {
 
 impl Mcp {
     pub(crate) fn new(runtime: &Runtime, config: &McpConfig, shutdown: &CancellationToken) -> Self {
-        let client = Arc::new(EmbeddedClient::new(runtime.clone()).keeping_sessions());
         let state_dir = &runtime.config().state_dir;
-        let cache = runtime.config().mcp_root.clone().unwrap_or_else(|| state_dir.join("mcp-cache"));
+        let cache = state_dir.join("mcp").join("cache");
+        let client = EmbeddedClient::new(runtime.clone()).keeping_sessions().with_own_root(&cache);
+        let client = Arc::new(client);
         let mut launch = LaunchConfig::new(cache);
+        launch.projects = Arc::new(MountRoots(runtime.clone()));
         // Where packages come from is the operator's to say, by the variables that package managers know.
         let known =
             |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
@@ -60,6 +63,23 @@ impl Mcp {
     }
 }
 
+/// Projects are mounts: below the operator's roots, and seen as they are.
+#[derive(Debug)]
+struct MountRoots(Runtime);
+
+impl Projects for MountRoots {
+    fn check(&self, directory: &Path, mode: &str) -> Result<(), String> {
+        if mode == "copy" {
+            // Made with our rights, of what somebody else may change meanwhile.
+            return Err(
+                "host_path_mode `copy` is for `sandcrate mcp run`; a server has ro, rw and none".to_owned()
+            );
+        }
+        let path = directory.to_str().ok_or("the path of the project is not UTF-8")?;
+        self.0.check_mount_source(path).map_err(|error| error.to_string())
+    }
+}
+
 pub(crate) fn routes() -> Router<App> {
     Router::new().route("/mcp", any(all)).route("/mcp/{server}", any(one))
 }
@@ -70,7 +90,7 @@ async fn all(State(app): State<App>, request: Request) -> Result<Response, Refus
 
 async fn one(
     State(app): State<App>,
-    Path(server): Path<String>,
+    Named(server): Named<String>,
     request: Request,
 ) -> Result<Response, Refusal> {
     answer(&app, Scope::One(server), request).await

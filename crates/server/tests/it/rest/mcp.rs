@@ -97,6 +97,21 @@ async fn a_server_that_dies_is_reported_with_its_phase() {
     }
 }
 
+/// Whoever may add servers is given no files of the host by that.
+#[tokio::test]
+async fn a_project_outside_the_mount_roots_is_no_ones() {
+    let server = server(json!({})).await;
+    let place = tempfile::tempdir().unwrap();
+    for mode in ["ro", "rw", "copy"] {
+        let settings = json!({"host_path": place.path(), "host_path_mode": mode});
+        let (_, report) = server.post("/v1/mcp/test", json!({"command": "hang", "box": settings})).await;
+        let info = &report["runtime_info"];
+        assert_eq!(info["error_phase"], "staging", "{report}");
+        let said = info["error_message"].as_str().unwrap();
+        assert!(said.contains(if mode == "copy" { "host_path_mode" } else { "mount" }), "{said}");
+    }
+}
+
 /// The message of an answer of the gateway, and the id of its session.
 async fn message(response: Response) -> (Value, String) {
     let session = response.headers().get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned());
