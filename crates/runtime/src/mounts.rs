@@ -241,7 +241,7 @@ mod tests {
         let cache = state.join("mcp/cache");
         std::fs::create_dir_all(cache.join("environments/key")).unwrap();
         let other = MountPolicy { own_state: vec![state.clone()], ..MountPolicy::default() };
-        let theirs = MountPolicy { mcp_root: Some(cache.clone()), ..other.clone() };
+        let theirs = MountPolicy { own_root: Some(cache.clone()), ..other.clone() };
         let admit = |policy: &MountPolicy, path: &str| {
             policy.admit(state.join(path).to_str().unwrap(), "/opt/x", MountMode::Ro, None)
         };
