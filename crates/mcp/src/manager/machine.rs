@@ -104,11 +104,13 @@ impl Machine {
 
     /// An attempt failed, or a connected server ended after it was `well_for`.
     pub(crate) fn failed(&mut self, error: PhaseError, well_for: Option<Duration>) -> Next {
+        // Boxes may come back; what else is not worth a retry is the configuration's fault.
+        let refused = error.phase == Phase::BoxUnavailable;
         if !error.phase.is_worth_a_retry() {
             self.status = Status::Error;
             self.error = Some(error);
             self.ready = true;
-            return Next::Refuse;
+            return if refused { Next::Refuse } else { Next::GiveUp };
         }
         if well_for.is_some_and(|time| time >= HEALTHY_PERIOD) {
             self.failures = 0;
@@ -184,6 +186,10 @@ mod tests {
         assert_eq!((machine.status(), machine.error()), (Status::Error, Some(&refusal)));
         assert_eq!(machine.retry_count(), 0);
         assert!(machine.is_ready(1));
+        let mut machine = begun();
+        let missing = PhaseError::new(Phase::Staging, "no such directory");
+        assert_eq!(machine.failed(missing.clone(), None), Next::GiveUp, "no box that comes back would help");
+        assert_eq!((machine.status(), machine.error()), (Status::Error, Some(&missing)));
     }
 
     #[test]

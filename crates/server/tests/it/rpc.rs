@@ -175,8 +175,13 @@ async fn files_of_a_box_are_reached_and_their_faults_have_a_kind() {
     assert_eq!(read, json!({"data": "ZWxs", "size": 5}));
     let listed = rpc.ok("box_file_list", with(json!({"path": "/workspace/a"}))).await;
     assert_eq!(listed["entries"].as_array().unwrap().len(), 1);
-    let missing = rpc.ok("box_file_read", with(json!({"path": "/none"}))).await;
-    assert_eq!(missing["failure"]["kind"], "file_not_found", "{missing}");
+    let none = with(json!({"path": "/none"}));
+    let request = json!({"seq_id": 1, "action": "box_file_read", "data": none, "error_kind": true});
+    rpc.send(request.to_string()).await;
+    let missing = rpc.reply().await;
+    assert_eq!(missing["data"], json!({"kind": "file_not_found"}), "{missing}");
+    let words = rpc.err("box_file_read", none).await;
+    assert_eq!(missing["message"], words.as_str(), "who does not ask is told the words alone");
     let wrong = rpc.err("box_file_write", with(json!({"data": "?"}))).await;
     assert_eq!(wrong, "BoxValidationError: data must be base64");
     assert_eq!(rpc.err("box_file_stat", json!({"path": "/"})).await, "KeyError: 'spec'");
