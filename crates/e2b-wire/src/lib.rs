@@ -9,6 +9,7 @@ pub mod control;
 pub mod filesystem;
 mod json;
 pub mod process;
+mod signal;
 pub mod signature;
 
 pub use json::Base64;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::json::{Base64, null_is_default};
+pub use crate::signal::{Details, LimitHit, Signal, signal_of, status_of_code, status_of_signal};
 
 /// Before the name of a method.
 pub const SERVICE: &str = "/process.Process/";
@@ -97,22 +98,16 @@ pub struct StreamedInput {
     pub input: Input,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Signal {
-    #[default]
-    #[serde(rename = "SIGNAL_UNSPECIFIED")]
-    Unspecified,
-    #[serde(rename = "SIGNAL_SIGTERM")]
-    Terminate,
-    #[serde(rename = "SIGNAL_SIGKILL")]
-    Kill,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SendSignalRequest {
     pub process: Selector,
     #[serde(default)]
     pub signal: Signal,
+    /// With a signal to terminate, between two of our own kind: what is left of the program's tree is killed when
+    /// the program has ended, or this time is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
 }
 
 /// A message without fields.
@@ -171,6 +166,9 @@ pub struct Ended {
     pub status: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Between two of our own kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandcrate: Option<Box<Details>>,
 }
 
 /// A message of the streams of `Start` and `Connect`.
@@ -210,7 +208,7 @@ mod tests {
                     exit_code: 1,
                     exited: true,
                     status: "exit status 1".into(),
-                    error: None,
+                    ..Ended::default()
                 }),
                 json!({"end": {"exitCode": 1, "exited": true, "status": "exit status 1"}}),
             ),
@@ -227,7 +225,10 @@ mod tests {
     fn a_signal_is_told_by_its_name() {
         let sent = json!({"process": {"pid": 3}, "signal": "SIGNAL_SIGKILL"});
         let read: SendSignalRequest = serde_json::from_value(sent).unwrap();
-        assert_eq!(read, SendSignalRequest { process: Selector::Pid(3), signal: Signal::Kill });
+        assert_eq!(
+            read,
+            SendSignalRequest { process: Selector::Pid(3), signal: Signal::Kill, grace_ms: None }
+        );
         assert!(serde_json::from_value::<SendSignalRequest>(json!({"signal": "SIGNAL_SIGKILL"})).is_err());
     }
 
