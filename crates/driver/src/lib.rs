@@ -40,7 +40,7 @@ pub mod pieces {
     pub use crate::fd_io::FdIo;
     pub use crate::link::MAX_DRAINS;
     pub use crate::meter::{Meter, exit_status};
-    pub use crate::pumps::PATIENCE;
+    pub use crate::pumps::{PATIENCE, Sink};
     pub use crate::streams::{Pipes, Streams, Terminal, take_input};
 
     pub mod files {

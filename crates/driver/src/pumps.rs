@@ -48,7 +48,7 @@ pub(crate) async fn pump(
     terminal: bool,
 ) -> u64 {
     let Some(io) = io else { return 0 };
-    let mut sink = Sink { stream, events, dropped: 0, patient: true };
+    let mut sink = Sink::new(stream, events);
     loop {
         let data = tokio::select! {
             biased;
@@ -93,7 +93,9 @@ pub(crate) async fn pump(
     sink.dropped
 }
 
-struct Sink {
+/// Where one stream's output goes, and what becomes of it when nobody takes it.
+#[derive(Debug)]
+pub struct Sink {
     stream: Stream,
     events: mpsc::Sender<ExecEvent>,
     dropped: u64,
@@ -102,7 +104,16 @@ struct Sink {
 }
 
 impl Sink {
-    async fn push(&mut self, data: bytes::Bytes) {
+    pub fn new(stream: Stream, events: mpsc::Sender<ExecEvent>) -> Self {
+        Self { stream, events, dropped: 0, patient: true }
+    }
+
+    /// Bytes that were not taken in time.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    pub async fn push(&mut self, data: bytes::Bytes) {
         let bytes = data.len() as u64;
         let event = ExecEvent::Output(self.stream, data);
         let taken = if self.patient {
