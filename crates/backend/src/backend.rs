@@ -1,5 +1,6 @@
 //! The trait every backend implements.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
@@ -69,6 +70,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     fn name(&self) -> &'static str;
 
     fn capabilities(&self) -> Capabilities;
+
+    /// Takes what a known client's configuration says of this backend, by its keys; the operator's word comes before
+    /// it. One that takes nothing has nothing to do.
+    fn configure(&self, section: &BTreeMap<String, String>) {
+        let _ = section;
+    }
 
     /// Says whether the backend can be used now. Cheap enough to call on every health check.
     async fn probe(&self) -> Result<(), BackendError>;
