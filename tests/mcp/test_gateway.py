@@ -130,6 +130,21 @@ async def test_one_server_alone_has_its_own_names(server):
         assert not (await client.call_tool("get_current_time", {"timezone": "UTC"})).is_error
 
 
+async def test_prompts_and_resources_go_through(server):
+    async with server.client("/mcp") as client:
+        prompts = {prompt.name for prompt in (await client.list_prompts()).prompts}
+        assert prompts and all(name.startswith("everything__") for name in prompts), prompts
+        simple = next(name for name in prompts if "simple" in name)
+        assert (await client.get_prompt(simple)).messages
+        resources = (await client.list_resources()).resources
+        assert resources and all(str(found.uri).startswith("box:everything/") for found in resources)
+        read = await client.read_resource(str(resources[0].uri))
+        assert str(read.contents[0].uri) == str(resources[0].uri)
+    async with server.client("/mcp/everything") as client:
+        assert simple.removeprefix("everything__") in {p.name for p in (await client.list_prompts()).prompts}
+        assert (await client.read_resource(str(resources[0].uri).removeprefix("box:everything/"))).contents
+
+
 async def test_progress_goes_through(server):
     heard = []
 

@@ -9,13 +9,23 @@ pub struct Policy {
     deny: Vec<String>,
 }
 
-/// A tool that may not be used, and by which list.
+/// A tool that may not be used, or a server of which nothing may be, and by which list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the tool `{tool}` of `{server}` is not allowed here: {rule}")]
+#[error("{} of `{server}` {} not allowed here: {rule}", self.what(), self.verb())]
 pub struct Denied {
     pub server: String,
-    pub tool: String,
+    pub tool: Option<String>,
     pub rule: String,
+}
+
+impl Denied {
+    fn what(&self) -> String {
+        self.tool.as_ref().map_or("prompts and resources".to_owned(), |tool| format!("the tool `{tool}`"))
+    }
+
+    fn verb(&self) -> &'static str {
+        if self.tool.is_some() { "is" } else { "are" }
+    }
 }
 
 impl From<&McpConfig> for Policy {
@@ -42,7 +52,23 @@ impl Policy {
         } else {
             return Ok(());
         };
-        Err(Denied { server: server.to_owned(), tool: tool.to_owned(), rule })
+        Err(Denied { server: server.to_owned(), tool: Some(tool.to_owned()), rule })
+    }
+
+    /// Whether a server's prompts and resources may be used: lists of single tools give none of them.
+    ///
+    /// # Errors
+    /// When a list says so.
+    pub fn check_library(&self, server: &str) -> Result<(), Denied> {
+        let named = |list: &[String]| list.iter().any(|name| name == server);
+        let rule = if named(&self.deny) {
+            "`mcp.deny` names it"
+        } else if !self.allow.is_empty() && !named(&self.allow) {
+            "`mcp.allow` does not name the server itself"
+        } else {
+            return Ok(());
+        };
+        Err(Denied { server: server.to_owned(), tool: None, rule: rule.to_owned() })
     }
 }
 
@@ -75,5 +101,19 @@ mod tests {
         assert!(open.check("git", &own, "status").is_err());
         let all = Policy { deny: list(&["git"]), ..Policy::default() };
         assert!(all.check("git", &own, "log").is_err());
+    }
+
+    #[test]
+    fn prompts_and_resources_go_with_the_whole_server() {
+        let policy = |allow: &[&str], deny: &[&str]| Policy { allow: list(allow), deny: list(deny) };
+        assert!(policy(&[], &["a__tool", "b"]).check_library("a").is_ok());
+        assert!(policy(&["a"], &[]).check_library("a").is_ok());
+        let denied = policy(&["a"], &["a"]).check_library("a").unwrap_err();
+        assert_eq!(
+            denied.to_string(),
+            "prompts and resources of `a` are not allowed here: `mcp.deny` names it"
+        );
+        let tools_alone = policy(&["a__tool"], &[]).check_library("a").unwrap_err();
+        assert!(tools_alone.rule.contains("does not name the server itself"));
     }
 }

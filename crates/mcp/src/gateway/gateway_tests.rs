@@ -1,7 +1,10 @@
 use std::collections::BTreeMap;
 
 use axum::http::HeaderValue;
-use rmcp::model::{CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ContentBlock,
+    GetPromptRequestParams, Implementation, ReadResourceRequestParams,
+};
 use rmcp::service::{NotificationContext, RoleClient, RunningService};
 use rmcp::{ClientHandler, ServiceExt};
 use sandcrate_protocol::network::{Denial, DenialKind};
@@ -24,25 +27,28 @@ impl Refusals for Refusing {
     }
 }
 
+const TOOLS: [&str; 5] = ["echo", "fail", "slow", "steps", "link"];
+
 struct Case {
     manager: Manager,
     gateway: Gateway,
     refusing: Arc<Refusing>,
     running: tokio::task::JoinHandle<()>,
+    fake: Arc<Fake>,
 }
 
 impl Case {
     async fn new(config: McpConfig) -> Self {
-        let fake = Fake::new([Script::Serve(&["echo", "fail", "slow", "steps"])]);
+        let fake = Fake::new([Script::Serve(&TOOLS)]);
         let servers = ["a", "b"].map(|name| (name.to_owned(), Registration::new("x", [""; 0])));
         let servers = servers.into_iter().chain(config.servers.clone()).collect();
-        let manager = Manager::new(fake, McpConfig { servers, ..config }, None, BTreeMap::new());
+        let manager = Manager::new(fake.clone(), McpConfig { servers, ..config }, None, BTreeMap::new());
         manager.begin();
         let refusing = Arc::new(Refusing::default());
         let gateway = Gateway::new(manager.clone(), refusing.clone(), CancellationToken::new());
         let notifier = gateway.clone();
         let running = tokio::spawn(async move { notifier.run().await });
-        let case = Self { manager, gateway, refusing, running };
+        let case = Self { manager, gateway, refusing, running, fake };
         for name in ["a", "b"] {
             case.until(|| case.manager.show(name).unwrap().runtime_info.status == Status::Connected).await;
         }
@@ -77,12 +83,22 @@ impl Case {
 #[derive(Debug, Clone, Default)]
 struct Ears {
     changed: Arc<Notify>,
+    prompts_changed: Arc<Notify>,
+    resources_changed: Arc<Notify>,
     progress: Arc<Mutex<Vec<f64>>>,
 }
 
 impl ClientHandler for Ears {
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         self.changed.notify_one();
+    }
+
+    async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.prompts_changed.notify_one();
+    }
+
+    async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.resources_changed.notify_one();
     }
 
     async fn on_progress(
@@ -114,11 +130,10 @@ fn said(result: &CallToolResult) -> String {
 async fn lists_are_merged_and_calls_go_to_the_right_server() {
     let case = Case::new(McpConfig::default()).await;
     let all = case.client(Scope::All).await;
-    let own = ["echo", "fail", "slow", "steps"];
-    let expected: Vec<_> = ["a", "b"].iter().flat_map(|s| own.map(|tool| format!("{s}__{tool}"))).collect();
+    let expected: Vec<_> = ["a", "b"].iter().flat_map(|s| TOOLS.map(|tool| format!("{s}__{tool}"))).collect();
     assert_eq!(names(&all).await, expected);
     let one = case.client(Scope::One("b".to_owned())).await;
-    assert_eq!(names(&one).await, own);
+    assert_eq!(names(&one).await, TOOLS);
     let arguments = serde_json::json!({"x": 1}).as_object().unwrap().clone();
     for (client, name) in [(&all, "a__echo"), (&one, "echo")] {
         let params = CallToolRequestParams::new(name).with_arguments(arguments.clone());
@@ -138,7 +153,7 @@ async fn what_the_lists_forbid_is_neither_listed_nor_called() {
     let lists = McpConfig { deny: vec!["b".to_owned(), "a__fail".to_owned()], ..McpConfig::default() };
     let case = Case::new(lists).await;
     let all = case.client(Scope::All).await;
-    assert_eq!(names(&all).await, ["a__echo", "a__slow", "a__steps"]);
+    assert_eq!(names(&all).await, ["a__echo", "a__slow", "a__steps", "a__link"]);
     for name in ["b__echo", "a__fail"] {
         let refused = call(&all, name).await;
         assert!(
@@ -204,6 +219,81 @@ async fn a_server_that_is_away_is_said_to_be() {
     let away = call(&all, "a__echo").await;
     assert_eq!(said(&away), "MCP session is not connected");
     assert!(names(&all).await.is_empty());
+    case.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn prompts_and_resources_are_merged_and_come_from_their_server() {
+    let case = Case::new(McpConfig::default()).await;
+    let all = case.client(Scope::All).await;
+    let prompts: Vec<_> =
+        all.list_all_prompts().await.unwrap().into_iter().map(|prompt| prompt.name).collect();
+    assert_eq!(prompts, ["a__greet", "b__greet"]);
+    let arguments = serde_json::json!({"name": "x"}).as_object().unwrap().clone();
+    let prompt = GetPromptRequestParams::new("b__greet").with_arguments(arguments);
+    let messages = all.get_prompt(prompt).await.unwrap().messages;
+    assert_eq!(messages[0].content.as_text().unwrap().text, r#"hello {"name":"x"}"#);
+    let embedded = serde_json::to_value(&messages[1].content).unwrap();
+    assert_eq!(embedded["resource"]["uri"], "box:b/note:1");
+
+    let uris: Vec<_> = all.list_all_resources().await.unwrap().into_iter().map(|found| found.uri).collect();
+    assert_eq!(uris, ["box:a/note:1", "box:b/note:1"]);
+    let templates = all.list_all_resource_templates().await.unwrap();
+    assert_eq!(templates[0].uri_template, "box:a/note:{n}");
+    let read = all.read_resource(ReadResourceRequestParams::new("box:a/note:1")).await.unwrap();
+    assert_eq!(
+        serde_json::to_value(&read.contents).unwrap(),
+        serde_json::json!([{"uri": "box:a/note:1", "text": "one"}])
+    );
+    let linked = call(&all, "b__link").await;
+    assert!(
+        matches!(&linked.content[0], ContentBlock::ResourceLink(link) if link.uri == "box:b/note:1"),
+        "{linked:?}"
+    );
+
+    let one = case.client(Scope::One("a".to_owned())).await;
+    assert_eq!(one.list_all_prompts().await.unwrap()[0].name, "greet");
+    assert_eq!(one.list_all_resources().await.unwrap()[0].uri, "note:1");
+    one.read_resource(ReadResourceRequestParams::new("note:1")).await.unwrap();
+    for (client, uri, why) in [
+        (&all, "note:1", "Resource not found: note:1"),
+        (&all, "box:c/note:1", "Server not found: c"),
+        (&all, "box:a/note:2", "no \"note:2\""),
+        (&one, "box:a/note:1", "no \"box:a/note:1\""),
+    ] {
+        let error = client.read_resource(ReadResourceRequestParams::new(uri)).await.unwrap_err().to_string();
+        assert!(error.contains(why), "{uri}: {error}");
+    }
+    let error = all.get_prompt(GetPromptRequestParams::new("greet")).await.unwrap_err().to_string();
+    assert!(error.contains("Prompt not found: greet"), "{error}");
+    case.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn prompts_and_resources_of_a_denied_server_are_not_there() {
+    let lists = McpConfig { allow: vec!["a".to_owned(), "b__echo".to_owned()], ..McpConfig::default() };
+    let case = Case::new(lists).await;
+    let all = case.client(Scope::All).await;
+    assert_eq!(all.list_all_prompts().await.unwrap().len(), 1);
+    assert_eq!(all.list_all_resources().await.unwrap()[0].uri, "box:a/note:1");
+    let error = all.read_resource(ReadResourceRequestParams::new("box:b/note:1")).await.unwrap_err();
+    assert!(error.to_string().contains("`mcp.allow` does not name the server itself"), "{error}");
+    case.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_prompts_and_resources_are_passed_on() {
+    let case = Case::new(McpConfig::default()).await;
+    let all = case.client(Scope::All).await;
+    names(&all).await;
+    case.until(|| case.gateway.shared.clients().len() == 1).await;
+    let said = r#"{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}"#.to_owned();
+    case.fake.words.send_replace(vec![said]);
+    for heard in [&all.service().prompts_changed, &all.service().resources_changed] {
+        tokio::time::timeout(Duration::from_secs(60), heard.notified()).await.unwrap();
+    }
+    let tools = tokio::time::timeout(Duration::from_secs(60), all.service().changed.notified()).await;
+    assert!(tools.is_err(), "the tools are the same");
     case.end().await;
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode, ErrorData,
-    Implementation, ListToolsResult, MetaObject, PaginatedRequestParams, ResultType, ServerCapabilities,
+    GetPromptRequestParams, GetPromptResponse, Implementation, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, MetaObject, PaginatedRequestParams,
+    ReadResourceRequestParams, ReadResourceResponse, RequestMetaObject, ResultType, ServerCapabilities,
     ServerConfig, SubscriptionFilter, Tool,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
@@ -14,6 +16,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::denials::tell;
+use super::library::readdress;
 use super::{Scope, Shared};
 use crate::manager::{CallError, CallOptions};
 
@@ -44,13 +47,31 @@ impl Shared {
         offers.flat_map(named).collect()
     }
 
-    /// A number that changes with it.
-    pub(crate) fn fingerprint(&self, scope: &Scope) -> u64 {
-        let mut hasher = DefaultHasher::new();
+    /// What tells whether it is still the same.
+    pub(crate) fn fingerprint(&self, scope: &Scope) -> Fingerprint {
+        let (mut tools, mut library) = (DefaultHasher::new(), DefaultHasher::new());
         for tool in self.tools(scope) {
-            serde_json::to_string(&tool).unwrap_or_default().hash(&mut hasher);
+            serde_json::to_string(&tool).unwrap_or_default().hash(&mut tools);
         }
-        hasher.finish()
+        for (server, live) in self.manager.libraries().into_iter().filter(|(server, _)| scope.has(server)) {
+            (server, live.library_version(), Arc::as_ptr(&live)).hash(&mut library);
+        }
+        Fingerprint { tools: tools.finish(), library: library.finish() }
+    }
+}
+
+/// Numbers that change with what is offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    pub(crate) tools: u64,
+    /// Of prompts and resources.
+    pub(crate) library: u64,
+}
+
+/// Leaves out what is between a client and us.
+pub(super) fn without_protocol_keys(meta: &mut Option<RequestMetaObject>) {
+    if let Some(meta) = meta {
+        meta.0.retain(|key, _| !key.starts_with(OF_THE_PROTOCOL));
     }
 }
 
@@ -69,9 +90,7 @@ impl Desk {
             Err(error) => return answer(error),
         };
         params.name = tool.to_owned().into();
-        if let Some(meta) = &mut params.meta {
-            meta.0.retain(|key, _| !key.starts_with(OF_THE_PROTOCOL));
-        }
+        without_protocol_keys(&mut params.meta);
         if !self.shared.told.knows(&route.session_id) {
             // What was refused before this call is none of its business.
             self.news(&route.session_id).await;
@@ -100,6 +119,9 @@ impl Desk {
         };
         // A server of an older protocol does not say so; a client of a newer one wants to know.
         result.result_type.get_or_insert(ResultType::COMPLETE);
+        for block in &mut result.content {
+            readdress(block, &self.scope, server);
+        }
         tell(&mut result, &denials);
         Ok(result)
     }
@@ -143,12 +165,20 @@ fn failure(message: String, facts: serde_json::Value) -> CallToolResult {
 
 impl ServerHandler for Desk {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_tool_list_changed().build();
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_tool_list_changed()
+            .enable_prompts()
+            .enable_prompts_list_changed()
+            .enable_resources()
+            .enable_resources_list_changed()
+            .build();
         let ours = Implementation::new("sandcrate", env!("CARGO_PKG_VERSION"));
         let instructions = match &self.scope {
             Scope::All => {
-                "Tools of several MCP servers, each in a sandbox of its own. A tool is called SERVER__TOOL. \
-                 What a sandbox refused is told with the result of the call."
+                "Tools, prompts and resources of several MCP servers, each in a sandbox of its own. A tool or \
+                 prompt is called SERVER__NAME, a resource box:SERVER/ADDRESS. What a sandbox refused is told \
+                 with the result of the call."
                     .to_owned()
             }
             Scope::One(name) => {
@@ -180,6 +210,46 @@ impl ServerHandler for Desk {
         self.call(request, context).await.map(CallToolResponse::Complete)
     }
 
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Ok(ListPromptsResult::with_all_items(self.prompts().await))
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        self.prompt(request, &context).await.map(GetPromptResponse::Complete)
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::with_all_items(self.resources().await))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(self.resource_templates().await))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        self.read(request, &context).await.map(ReadResourceResponse::Complete)
+    }
+
     /// Clients without sessions subscribe instead.
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
         Some(requested.clone())
@@ -194,7 +264,14 @@ impl ServerHandler for Desk {
                 changed = changes.changed() => if changed.is_err() { return Ok(()) },
             }
             let now = self.shared.fingerprint(&self.scope);
-            if now != offered && context.sink().notify_tool_list_changed().await.is_err() {
+            let sink = context.sink();
+            if now.tools != offered.tools && sink.notify_tool_list_changed().await.is_err() {
+                return Ok(());
+            }
+            if now.library != offered.library
+                && (sink.notify_prompt_list_changed().await.is_err()
+                    || sink.notify_resource_list_changed().await.is_err())
+            {
                 return Ok(());
             }
             offered = now;

@@ -5,6 +5,7 @@
 
 mod denials;
 mod handler;
+mod library;
 mod scope;
 
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ pub use scope::Scope;
 
 use crate::manager::Manager;
 use denials::Told;
-use handler::Desk;
+use handler::{Desk, Fingerprint};
 
 /// Several changes at once, as when a machine starts, are told as one.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -73,7 +74,7 @@ struct Client {
     scope: Scope,
     peer: Peer<RoleServer>,
     /// What it was offered when it last heard of it.
-    offered: u64,
+    offered: Fingerprint,
 }
 
 impl Gateway {
@@ -196,14 +197,23 @@ impl Shared {
             for client in clients.iter_mut() {
                 let now = self.fingerprint(&client.scope);
                 if now != client.offered {
+                    due.push((client.peer.clone(), client.offered, now));
                     client.offered = now;
-                    due.push(client.peer.clone());
                 }
             }
         }
-        let notices = due.into_iter().map(|peer| async move {
+        let notices = due.into_iter().map(|(peer, before, now)| async move {
+            let all = async {
+                if before.tools != now.tools {
+                    let _ = peer.notify_tool_list_changed().await;
+                }
+                if before.library != now.library {
+                    let _ = peer.notify_prompt_list_changed().await;
+                    let _ = peer.notify_resource_list_changed().await;
+                }
+            };
             // Who does not listen finds out at the next list.
-            let _ = tokio::time::timeout(NOTICE, peer.notify_tool_list_changed()).await;
+            let _ = tokio::time::timeout(NOTICE, all).await;
         });
         futures_util::future::join_all(notices).await;
     }

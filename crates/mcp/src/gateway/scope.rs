@@ -1,7 +1,9 @@
-//! Which servers a client of the gateway sees, and what their tools are called there.
+//! Which servers a client of the gateway sees, and what their tools, prompts and resources are called there.
 
 /// Between a server's name and that of its tool.
 pub(crate) const SEPARATOR: &str = "__";
+/// Begins the address of a resource where those of several servers are: `box:SERVER/ADDRESS`.
+const RESOURCE_SCHEME: &str = "box:";
 
 /// What an address of the gateway stands for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,6 +27,22 @@ impl Scope {
         match self {
             Self::All => format!("{server}{SEPARATOR}{name}"),
             Self::One(_) => name.to_owned(),
+        }
+    }
+
+    /// What a resource of a server, or a template of such, is addressed by here.
+    pub(crate) fn full_uri(&self, server: &str, uri: &str) -> String {
+        match self {
+            Self::All => format!("{RESOURCE_SCHEME}{server}/{uri}"),
+            Self::One(_) => uri.to_owned(),
+        }
+    }
+
+    /// The server and its own address of what is addressed so here. A server's name never has a slash.
+    pub(crate) fn split_uri<'a>(&'a self, uri: &'a str) -> Option<(&'a str, &'a str)> {
+        match self {
+            Self::All => uri.strip_prefix(RESOURCE_SCHEME)?.split_once('/'),
+            Self::One(server) => Some((server, uri)),
         }
     }
 
@@ -54,6 +72,11 @@ mod tests {
         for unknown in ["push", "__push", "git__", ""] {
             assert_eq!(all.split(unknown), None, "{unknown}");
         }
+        let uri = "file:///a/b";
+        assert_eq!(all.full_uri("git", uri), "box:git/file:///a/b");
+        assert_eq!(all.split_uri("box:git/file:///a/b"), Some(("git", uri)));
+        assert_eq!(one.split_uri(&one.full_uri("git", uri)), Some(("git", uri)));
+        assert_eq!((all.split_uri(uri), all.split_uri("box:git")), (None, None));
         assert!(all.has("x") && one.has("git") && !one.has("x"));
     }
 }

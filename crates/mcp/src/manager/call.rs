@@ -1,4 +1,4 @@
-//! One call of a tool: its limit, its cancellation, its progress; and what of a result an agent is given.
+//! One request to a server, a call of a tool above all: its limit, its cancellation, its progress; and what of a result an agent is given.
 
 use std::time::Duration;
 
@@ -35,11 +35,20 @@ impl Live {
         params: CallToolRequestParams,
         options: CallOptions,
     ) -> Result<CallToolResult, CallError> {
-        let request = CallToolRequest::new(params);
-        let sent = self.peer.send_cancellable_request(
-            ClientRequest::CallToolRequest(request),
-            PeerRequestOptions::no_options(),
-        );
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        match self.request(request, options).await? {
+            ServerResult::CallToolResult(result) => Ok(result),
+            _ => Err(unusable()),
+        }
+    }
+
+    /// Asks, within the limit and until it is cancelled.
+    pub(super) async fn request(
+        &self,
+        request: ClientRequest,
+        options: CallOptions,
+    ) -> Result<ServerResult, CallError> {
+        let sent = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options());
         let mut handle = sent.await.map_err(failed)?;
         let (_route, mut progress) = self.progress.route(handle.progress_token.clone());
         let deadline = tokio::time::sleep(options.limit);
@@ -54,11 +63,7 @@ impl Live {
                         let _ = listener.try_send(params);
                     }
                     return match answer {
-                        Ok(Ok(ServerResult::CallToolResult(result))) => Ok(result),
-                        Ok(Ok(_)) => {
-                            let message = "the server asks for more than this gateway can give it".to_owned();
-                            Err(CallError::Failed { code: None, message })
-                        }
+                        Ok(Ok(result)) => Ok(result),
                         Ok(Err(error)) => Err(failed(error)),
                         Err(_) => Err(CallError::NotConnected { error: None }),
                     };
@@ -78,6 +83,12 @@ impl Live {
         let _ = tokio::time::timeout(Duration::from_secs(1), handle.cancel(Some(reason.to_owned()))).await;
         Err(error)
     }
+}
+
+/// An answer of another kind: the server wants something of its client first.
+pub(super) fn unusable() -> CallError {
+    let message = "the server asks for more than this gateway can give it".to_owned();
+    CallError::Failed { code: None, message }
 }
 
 fn failed(error: ServiceError) -> CallError {

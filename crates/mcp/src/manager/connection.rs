@@ -1,22 +1,21 @@
 //! The MCP client of one started server: handshake, tools, calls, and what it says unasked.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, Implementation, PaginatedRequestParams, ProgressNotificationParam,
-    ProgressToken, ServerPeerInfo, Tool,
+    ClientCapabilities, ClientConfig, Implementation, ProgressNotificationParam, ProgressToken,
+    ServerPeerInfo, Tool,
 };
 use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
 use rmcp::{ClientHandler, ServiceExt};
 use tokio::sync::{Notify, mpsc};
 
+use super::library::pages;
 use crate::{Phase, PhaseError, Started};
 
-/// A model is offered fewer; a server that lists more is out of order.
-const MAX_TOOLS: usize = 2000;
-const MAX_PAGES: usize = 200;
 /// Progress of calls that are just being registered; see [`ProgressRoutes::early`].
 const MAX_EARLY: usize = 64;
 /// Progress is for people: what a slow reader has not taken yet may be dropped.
@@ -27,12 +26,32 @@ pub(crate) const PROGRESS_QUEUE: usize = 64;
 pub struct Live {
     pub peer: Peer<RoleClient>,
     pub(crate) progress: Arc<ProgressRoutes>,
+    library: Arc<Library>,
 }
 
 impl Live {
     /// What it said of itself.
     pub fn info(&self) -> Option<Arc<ServerPeerInfo>> {
         self.peer.peer_info()
+    }
+
+    /// A number that changes with its prompts and resources.
+    pub(crate) fn library_version(&self) -> u64 {
+        self.library.version.load(Ordering::Relaxed)
+    }
+}
+
+/// Hears that prompts or resources are others now.
+#[derive(Debug, Default)]
+pub(crate) struct Library {
+    version: AtomicU64,
+    pub(crate) changed: Notify,
+}
+
+impl Library {
+    fn change(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        self.changed.notify_one();
     }
 }
 
@@ -97,6 +116,7 @@ impl Drop for ProgressRoute {
 #[derive(Debug, Clone)]
 pub(crate) struct Listener {
     tools_changed: Arc<Notify>,
+    library: Arc<Library>,
     progress: Arc<ProgressRoutes>,
 }
 
@@ -107,6 +127,14 @@ impl ClientHandler for Listener {
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         self.tools_changed.notify_one();
+    }
+
+    async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.library.change();
+    }
+
+    async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.library.change();
     }
 
     fn get_info(&self) -> ClientConfig {
@@ -120,6 +148,7 @@ impl ClientHandler for Listener {
 pub(crate) struct Connection {
     pub(crate) service: RunningService<RoleClient, Listener>,
     pub(crate) tools_changed: Arc<Notify>,
+    pub(crate) library: Arc<Library>,
     pub(crate) live: Arc<Live>,
 }
 
@@ -128,7 +157,12 @@ impl Connection {
     pub(crate) async fn open(started: Started, limit: Duration) -> Result<Self, PhaseError> {
         let tools_changed = Arc::new(Notify::new());
         let progress = Arc::new(ProgressRoutes::default());
-        let listener = Listener { tools_changed: tools_changed.clone(), progress: progress.clone() };
+        let library = Arc::new(Library::default());
+        let listener = Listener {
+            tools_changed: tools_changed.clone(),
+            library: library.clone(),
+            progress: progress.clone(),
+        };
         let serving = listener.serve((started.reader, started.writer));
         let service = match tokio::time::timeout(limit, serving).await {
             Ok(served) => served.map_err(|error| failed(&error.to_string()))?,
@@ -139,8 +173,8 @@ impl Connection {
                 )));
             }
         };
-        let live = Arc::new(Live { peer: service.peer().clone(), progress });
-        Ok(Self { service, tools_changed, live })
+        let live = Arc::new(Live { peer: service.peer().clone(), progress, library: library.clone() });
+        Ok(Self { service, tools_changed, library, live })
     }
 }
 
@@ -150,25 +184,11 @@ impl Live {
         if self.info().is_some_and(|info| info.capabilities.tools.is_none()) {
             return Ok(Vec::new());
         }
-        let listing = async {
-            let (mut tools, mut cursor) = (Vec::new(), None);
-            for _ in 0..MAX_PAGES {
-                let page = PaginatedRequestParams::default().with_cursor(cursor);
-                let page =
-                    self.peer.list_tools(Some(page)).await.map_err(|error| failed(&error.to_string()))?;
-                tools.extend(page.tools);
-                if tools.len() > MAX_TOOLS {
-                    return Err(failed(&format!("it lists more than {MAX_TOOLS} tools")));
-                }
-                cursor = page.next_cursor;
-                if cursor.is_none() {
-                    return Ok(tools);
-                }
-            }
-            Err(failed(&format!("its list of tools has more than {MAX_PAGES} pages")))
-        };
-        let late = || failed(&format!("tools/list was not answered within {} seconds", limit.as_secs()));
-        tokio::time::timeout(limit, listing).await.unwrap_or_else(|_| Err(late()))
+        let listing = pages("tools", limit, |page| async move {
+            let listed = self.peer.list_tools(Some(page)).await?;
+            Ok((listed.tools, listed.next_cursor))
+        });
+        listing.await.map_err(|message| failed(&message))
     }
 }
 

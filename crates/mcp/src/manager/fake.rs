@@ -116,7 +116,7 @@ fn started(stream: DuplexStream) -> Started {
 }
 
 /// A server of the given tools, two to a page. `echo` gives its arguments back, `fail` an error result, `slow` waits
-/// for a minute, `steps` reports progress, `picture` has an image.
+/// for a minute, `steps` reports progress, `picture` has an image, `link` names a resource.
 async fn serve(
     stream: DuplexStream,
     tools: &'static [&'static str],
@@ -147,8 +147,25 @@ async fn serve(
         let params = request["params"].clone();
         let result = match request["method"].as_str().unwrap_or_default() {
             "initialize" => json!({"protocolVersion": params["protocolVersion"],
-                "capabilities": {"tools": {"listChanged": true}}, "serverInfo": {"name": "fake", "version": "1"}}),
+                "capabilities": {"tools": {"listChanged": true}, "prompts": {}, "resources": {}}, "serverInfo": {"name": "fake", "version": "1"}}),
             "tools/list" => page(tools, params["cursor"].as_str()),
+            "prompts/list" => json!({"prompts": [{"name": "greet"}]}),
+            "prompts/get" => json!({"messages": [
+                {"role": "user", "content": {"type": "text", "text": format!("hello {}", params["arguments"])}},
+                {"role": "user", "content": {"type": "resource", "resource": {"uri": "note:1", "text": "one"}}}]}),
+            "resources/list" => json!({"resources": [{"uri": "note:1", "name": "one"}]}),
+            "resources/templates/list" => {
+                json!({"resourceTemplates": [{"uriTemplate": "note:{n}", "name": "note"}]})
+            }
+            "resources/read" if params["uri"] == "note:1" => {
+                json!({"contents": [{"uri": "note:1", "text": "one"}]})
+            }
+            "resources/read" => {
+                let error = json!({"code": -32002, "message": format!("no {}", params["uri"])});
+                let answer = json!({"jsonrpc": "2.0", "id": id, "error": error});
+                let _ = writer.write_all(format!("{answer}\n").as_bytes()).await;
+                continue;
+            }
             "tools/call" => {
                 let send = send.clone();
                 slow.spawn(async move {
@@ -193,6 +210,7 @@ async fn call(params: &Value) -> Value {
             tokio::time::sleep(Duration::from_secs(60)).await;
             json!({"content": [text("late".to_owned())]})
         }
+        "link" => json!({"content": [{"type": "resource_link", "uri": "note:1", "name": "one"}]}),
         "picture" => json!({"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}]}),
         _ => json!({"content": [text(params["arguments"].to_string())]}),
     }

@@ -146,7 +146,7 @@ impl Keeper {
 
     /// Returns when the server is no longer what it should be.
     async fn watch(&self, connection: Connection) -> PhaseError {
-        let Connection { service, tools_changed, live } = connection;
+        let Connection { service, tools_changed, library, live } = connection;
         let mut closed = pin!(service.waiting());
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -160,6 +160,7 @@ impl Keeper {
                         tracing::warn!(server = self.server.name(), %error, "the changed tools cannot be listed");
                     }
                 },
+                () = library.changed.notified() => self.server.changed(),
                 _ = looks.tick() => match self.look().await {
                     Ok(Life::Running) => blind = 0,
                     Ok(Life::Exited { .. }) => return PhaseError::new(Phase::Runtime, EXITED),

@@ -12,6 +12,7 @@ pub(crate) mod fake;
 mod identity;
 mod info;
 mod inner;
+mod library;
 mod lifecycle;
 mod machine;
 mod server;
@@ -252,13 +253,34 @@ impl Manager {
     pub fn route(&self, name: &str, tool: &str) -> Result<Route, CallError> {
         let server = self.connected(name)?;
         self.allows(&server, tool)?;
-        let live = server.live().ok_or_else(|| CallError::NotConnected { error: server.error() })?;
+        let route = self.route_to(&server)?;
         if !server.tools().iter().any(|known| known.name == tool) {
             return Err(CallError::ToolNotFound { name: tool.to_owned() });
         }
+        Ok(route)
+    }
+
+    /// A connected server whose prompts and resources may be asked for.
+    ///
+    /// # Errors
+    /// When it is not there, not connected, or the lists forbid it.
+    pub fn library(&self, name: &str) -> Result<Route, CallError> {
+        let server = self.connected(name)?;
+        self.inner.policy.check_library(name)?;
+        self.route_to(&server)
+    }
+
+    fn route_to(&self, server: &Server) -> Result<Route, CallError> {
+        let live = server.live().ok_or_else(|| CallError::NotConnected { error: server.error() })?;
         let limit = server.registration.call_timeout_sec.unwrap_or(self.inner.config.call_timeout_sec);
         let session_id = server.identity.session_id.clone();
         Ok(Route { live, session_id, limit: Duration::from_secs(limit) })
+    }
+
+    /// Connected servers whose prompts and resources may be asked for.
+    pub fn libraries(&self) -> Vec<(String, Arc<Live>)> {
+        let allowed = |(name, _): &(String, Arc<Live>)| self.inner.policy.check_library(name).is_ok();
+        self.live().into_iter().filter(allowed).collect()
     }
 
     fn connected(&self, name: &str) -> Result<Arc<Server>, CallError> {

@@ -126,7 +126,7 @@ impl Server {
         self.state.send_modify(|state| state.last_log = Some(log));
     }
 
-    fn changed(&self) {
+    pub(crate) fn changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 
