@@ -302,11 +302,15 @@ fn make_place(path: &str, kind: NodeKind) -> io::Result<()> {
 }
 
 /// The tree is ours, made a moment ago in memory.
-fn give(path: &Path, owner: u32) -> io::Result<()> {
-    lchown(path, Some(owner), Some(owner))?;
-    if fs::symlink_metadata(path)?.is_dir() {
-        for entry in fs::read_dir(path)? {
-            give(&entry?.path(), owner)?;
+fn give(directory: &Path, owner: u32) -> io::Result<()> {
+    lchown(directory, Some(owner), Some(owner))?;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        // The listing tells what it is: another look at each of hundreds would cost as much as the change.
+        if entry.file_type()?.is_dir() {
+            give(&entry.path(), owner)?;
+        } else {
+            lchown(entry.path(), Some(owner), Some(owner))?;
         }
     }
     Ok(())
