@@ -84,8 +84,10 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
     progress("idle sessions");
     idle::measure(options, &runtime, &floor, &mut measured)?;
     progress("the isolated network");
-    network::measure(&mut measured)?;
-    conclude(options, &measured, &targets::judge(&measured))
+    let network = network::measure(&mut measured).context("the isolated network was not measured");
+    let code = conclude(options, &measured, &targets::judge(&measured))?;
+    // A peer that stalls must not cost the figures of all the others; the run is a failure all the same.
+    network.map(|()| code)
 }
 
 /// That group alone, with its own targets.

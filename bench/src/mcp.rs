@@ -9,12 +9,13 @@ use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
 
 /// Imports what servers usually do, and answers every line with a line.
-const SERVER: &str = "\
-import sys, json, asyncio, logging, typing, dataclasses, urllib.request\n\
-for line in sys.stdin:\n\
-    request = json.loads(line)\n\
-    answer = {'jsonrpc': '2.0', 'id': request['id'], 'result': {'content': [{'type': 'text', 'text': 'ok'}]}}\n\
-    print(json.dumps(answer), flush=True)\n";
+const SERVER: &str = r#"
+import sys, json, asyncio, logging, typing, dataclasses, urllib.request
+for line in sys.stdin:
+    request = json.loads(line)
+    answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"content": [{"type": "text", "text": "ok"}]}}
+    print(json.dumps(answer), flush=True)
+"#;
 const CALL: &[u8] =
     b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"x\",\"arguments\":{}}}\n";
 
