@@ -82,7 +82,7 @@ fn process(entry: &Value, now: Timestamp) -> [String; 6] {
     };
     let age = table::age(entry["started_at"].as_str().unwrap_or_default(), now);
     let (session, id) = (text_of(entry, "session_id"), text_of(entry, "process_id"));
-    [session, id, "process".to_owned(), state, age, words.join(" ")]
+    [session, id, "process".to_owned(), state, age, table::shortened(&words.join(" "))]
 }
 
 fn command(entry: &Value) -> [String; 6] {

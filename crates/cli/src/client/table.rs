@@ -36,6 +36,15 @@ pub(crate) fn clean(cell: &str) -> String {
     cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
+/// As much of a command as helps to know it again: a script may be in it.
+pub(crate) fn shortened(command: &str) -> String {
+    const MOST: usize = 100;
+    match command.char_indices().nth(MOST) {
+        Some((cut, _)) => format!("{}…", &command[..cut]),
+        None => command.to_owned(),
+    }
+}
+
 /// How long ago a time of the server was, such as `5m`; `-` when it is no time.
 pub(crate) fn age(text: &str, now: Timestamp) -> String {
     let Ok(then) = text.parse::<Timestamp>() else { return "-".to_owned() };
@@ -51,6 +60,13 @@ pub(crate) fn age(text: &str, now: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_command_is_shortened_between_characters() {
+        assert_eq!(shortened("true"), "true");
+        assert_eq!(shortened(&"ä".repeat(100)), "ä".repeat(100));
+        assert_eq!(shortened(&"ä".repeat(101)), format!("{}…", "ä".repeat(100)));
+    }
 
     #[test]
     fn columns_line_up_and_nothing_trails() {

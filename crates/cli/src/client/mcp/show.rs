@@ -33,7 +33,7 @@ pub(super) fn rows(document: &Value) -> String {
                 status(info),
                 info["tool_count"].to_string(),
                 said(&server["origin"]),
-                command(server),
+                table::shortened(&command(server)),
             ]
         })
         .collect();
