@@ -14,7 +14,7 @@ use crate::skip::{Feature, skip_without};
 
 /// A whole MCP server of the standard library. Its first argument is a mark that the host's process list shows.
 const SERVER: &str = r#"
-import json, os, signal, sys, time
+import json, os, signal, socket, sys, time
 mark = sys.argv[1]
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 sys.stderr.write("started as %s\n" % mark); sys.stderr.flush()
@@ -22,7 +22,7 @@ def say(message):
     sys.stdout.write(json.dumps(dict(message, jsonrpc="2.0")) + "\n"); sys.stdout.flush()
 def text(words, error=False):
     return {"content": [{"type": "text", "text": words}], "isError": error}
-TOOLS = [{"name": name, "description": "d", "inputSchema": {"type": "object"}} for name in ("echo", "read", "fail", "die", "slow")]
+TOOLS = [{"name": name, "description": "d", "inputSchema": {"type": "object"}} for name in ("echo", "read", "fail", "die", "slow", "connect")]
 for line in sys.stdin:
     request = json.loads(line)
     method, params = request.get("method"), request.get("params") or {}
@@ -40,6 +40,12 @@ for line in sys.stdin:
                 result = text(open(arguments["path"]).read())
             except OSError as error:
                 result = text("cannot read: %s" % error, True)
+        elif name == "connect":
+            try:
+                socket.create_connection(("10.1.2.3", 5432), 20)
+                result = text("connected")
+            except OSError as error:
+                result = text("cannot connect: %s" % error, True)
         elif name == "fail":
             result = text("it failed", True)
         elif name == "slow":
@@ -190,7 +196,7 @@ fn tools_of_all_servers_are_called_in_their_boxes_through_one_address() {
         let info = case.until(name, "connected");
         assert_eq!(
             (&info["tool_count"], &info["box_session_id"]),
-            (&json!(5), &json!(format!("mcp-{name}")))
+            (&json!(6), &json!(format!("mcp-{name}")))
         );
     }
     assert_eq!(processes(&case.mark), 2);
@@ -234,11 +240,55 @@ fn tools_of_all_servers_are_called_in_their_boxes_through_one_address() {
 }
 
 #[test]
+fn what_a_box_refused_is_told_with_the_result_of_the_call() {
+    if skip_without(&[Feature::Box, Feature::IsolatedNetwork]) {
+        return;
+    }
+    let case = Case::start(&format!("{}box = {{network = \"on\"}}\n", table("web", "MARK")));
+    case.until("web", "connected");
+    let all = case.client("/mcp");
+    let fine = all.call("web__echo", &json!({"word": "x"}));
+    assert_eq!(fine["_meta"]["sandcrate/denials"], Value::Null, "{fine}");
+    let refused = all.call("web__connect", &json!({}));
+    assert!(refused["isError"] == true && said(&refused).starts_with("cannot connect"), "{refused}");
+    let denials = refused["_meta"]["sandcrate/denials"].as_array().unwrap_or_else(|| panic!("{refused}"));
+    assert!(denials[0]["target"].as_str().unwrap().contains("10.1.2.3:5432"), "{denials:?}");
+    let words = refused["content"][1]["text"].as_str().unwrap();
+    assert!(words.starts_with("The box refused ") && words.contains("10.1.2.3:5432"), "{words}");
+}
+
+#[test]
+fn without_boxes_no_server_is_started_anywhere() {
+    let config = format!(
+        "[runtime]\nbackend = \"docker\"\n{}box = {{startup_timeout_sec = 2}}\n",
+        table("one", "MARK")
+    );
+    let dir = tempfile::Builder::new().prefix("sandcrate-test-").tempdir().unwrap();
+    let mark = format!("mark-{}", dir.path().file_name().unwrap().to_str().unwrap());
+    let file = dir.path().join("sandcrate.toml");
+    std::fs::write(&file, config.replace("MARK", &mark)).unwrap();
+    let flags = ["--config", file.to_str().unwrap()];
+    let nowhere = format!("unix://{}", dir.path().join("no-daemon").display());
+    let call = serve(&flags, &dir.path().join("state")).env("DOCKER_HOST", nowhere);
+    let case = Case { server: Server::start(call), dir, mark };
+    let info = case.until("one", "error");
+    assert_eq!(info["error_phase"], "box_unavailable", "{info}");
+    let words = info["error_message"].as_str().unwrap();
+    assert!(words.contains("Box runtime is not available after 2 seconds"), "{words}");
+    assert_eq!(processes(&case.mark), 0, "it is never started on the host instead");
+}
+
+#[test]
 fn a_server_that_dies_is_reported_with_the_phase_it_died_in() {
     if skip_without(&[Feature::Box]) {
         return;
     }
-    let case = Case::start("");
+    let place = tempfile::Builder::new().prefix("sandcrate-test-").tempdir().unwrap();
+    let project = place.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    std::fs::write(project.join("server.py"), "").unwrap();
+    std::fs::write(project.join("requirements.txt"), "--no-index\nno-such-thing==9\n").unwrap();
+    let case = Case::start(&format!("[mounts]\nroots = [{:?}]\n", place.path()));
     let init = r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}"#;
     let dies_later = format!("read line; echo '{init}'; sleep 1; exit 3");
     let shell = |script: &str| json!({"command": "sh", "args": ["-c", script]});
@@ -246,6 +296,10 @@ fn a_server_that_dies_is_reported_with_the_phase_it_died_in() {
     let tests = [
         ("session_create", json!({"command": "true", "box": {"network": "nonsense"}})),
         ("staging", json!({"command": "true", "box": {"host_path": "/nonexistent/project"}})),
+        (
+            "dep_install",
+            json!({"command": "python3", "args": [project.join("server.py")], "box": {"install_network": "off"}}),
+        ),
         ("process_start", json!({"command": "no-such-program-here"})),
         ("mcp_init", shell("echo told why >&2; exit 3")),
         (
@@ -312,9 +366,9 @@ fn a_file_of_another_program_is_imported_and_managed() {
     let again = case.mcp(&["import", "--only", "My Tools", file.to_str().unwrap()]);
     assert!(again.code == 125 && again.stderr.contains("mcp_server_conflict"), "{again:?}");
     case.mcp(&["import", "--replace", "--only", "My Tools", file.to_str().unwrap()]).ok();
-    assert_eq!(case.mcp(&["test", "My-Tools"]).ok(), "My-Tools: connected, 5 tools\n");
+    assert_eq!(case.mcp(&["test", "My-Tools"]).ok(), "My-Tools: connected, 6 tools\n");
     let table = case.mcp(&["ls"]).ok();
-    assert!(table.contains("My-Tools  connected  5      stored  python3"), "{table}");
+    assert!(table.contains("My-Tools  connected  6      stored  python3"), "{table}");
     let shown = case.mcp(&["show", "My-Tools"]).ok();
     assert!(shown.contains("session   mcp-My-Tools\n") && shown.contains("tool      echo  d\n"), "{shown}");
     assert!(!case.mcp(&["show", "-o", "json", "My-Tools"]).ok().contains("secret"));
