@@ -235,6 +235,19 @@ impl Subscription {
         }
     }
 
+    /// Goes on behind what was written so far.
+    pub fn skip_written(&mut self) {
+        let mut state = self.log.state();
+        self.position = self.position.max(state.written);
+        self.denied = state.denials_gone + state.denials.len() as u64;
+        let position = self.position;
+        if let Some(seen) = state.readers.get_mut(&self.number) {
+            *seen = position;
+        }
+        drop(state);
+        self.log.read.notify_one();
+    }
+
     /// The next event that is there already.
     pub fn try_next(&mut self) -> Option<LogEvent> {
         let mut state = self.log.state();

@@ -282,6 +282,23 @@ impl Runtime {
         Ok(())
     }
 
+    /// Ends the box of a persistent session and whatever runs in it. Its files stay; its next use makes another box.
+    pub async fn sleep_session(&self, id: &str) -> Result<()> {
+        let session = self.inner.existing(id)?;
+        if !session.spec.persistent {
+            return Err(RuntimeError::invalid("session", "is not persistent: its files end with its box"));
+        }
+        self.inner.put_away(session).await;
+        Ok(())
+    }
+
+    /// Makes the box of a session that has none at the moment.
+    pub async fn wake_session(&self, id: &str) -> Result<()> {
+        let session = self.inner.existing(id)?;
+        let _busy = session.use_now();
+        self.inner.live_or_gone(&session).await.map(drop)
+    }
+
     /// Runs `spec.cmd` by the box's shell, in a session that is made when it is not there.
     pub async fn exec(&self, spec: &BoxSpec, on_timeout: OnTimeout) -> Result<ExecOutcome> {
         if spec.cmd.trim().is_empty() {

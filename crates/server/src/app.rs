@@ -17,7 +17,7 @@ use crate::auth::{Admission, Face, Guard, admit};
 use crate::mcp::{self, Mcp};
 use crate::tenancy::Tenancy;
 use crate::tools::Tools;
-use crate::{Refusal, ServerConfig, box_mcp, operations, relay, rest, rpc};
+use crate::{Refusal, ServerConfig, box_mcp, e2b, operations, relay, rest, rpc};
 
 /// The state of the router. Clones share everything.
 #[derive(Debug, Clone)]
@@ -38,6 +38,8 @@ pub struct App {
     pub(crate) boxes: Arc<Result<HttpFace, HostError>>,
     /// MCP servers in boxes, and the gateway over them.
     pub(crate) mcp: Arc<Mcp>,
+    /// Sandboxes of E2B's SDKs.
+    pub(crate) e2b: Arc<e2b::Face>,
     /// One permit per RPC request under way; see `ServerLimits::in_flight_total`.
     pub(crate) in_flight: Arc<Semaphore>,
 }
@@ -49,6 +51,7 @@ impl App {
         let in_flight = Arc::new(Semaphore::new(config.limits.in_flight_total));
         let tools = Arc::new(Tools::new(runtime.clone(), config.tools.clone()));
         let mcp = Arc::new(Mcp::new(&runtime, &config.mcp, &shutdown));
+        let e2b = Arc::new(e2b::Face::new(&runtime));
         let abort = CancellationToken::new();
         let tasks = TaskTracker::new();
         let boxes = Arc::new(box_mcp::face(&runtime, &config, &tasks, &shutdown));
@@ -63,6 +66,7 @@ impl App {
             tools,
             boxes,
             mcp,
+            e2b,
             in_flight,
         }
     }
@@ -85,6 +89,9 @@ impl App {
             .merge(guarded(api, Face::Api))
             .merge(operations::open_routes())
             .merge(rest::open_routes())
+            .merge(e2b::routes(self))
+            // Before any route: a sandbox has a `/health` and a `/metrics` of its own.
+            .layer(from_fn_with_state(self.clone(), e2b::dispatch))
             .layer(RequestBodyTimeoutLayer::new(self.config.limits.body_timeout))
             .with_state(self.clone())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Cidr, InstanceId, McpConfig, Token, ToolsConfig};
+use crate::{Cidr, E2bConfig, InstanceId, McpConfig, Token, ToolsConfig};
 
 /// Who may speak LangBot's first dialect, which sends no token (LangBot 4.10.0 to 4.10.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +88,7 @@ pub struct ServerConfig {
     pub limits: ServerLimits,
     pub tools: ToolsConfig,
     pub mcp: McpConfig,
+    pub e2b: E2bConfig,
     /// How long commands may go on once we are told to stop.
     #[serde(rename = "shutdown_grace_ms", with = "millis")]
     pub shutdown_grace: Duration,
@@ -105,6 +106,7 @@ impl Default for ServerConfig {
             limits: ServerLimits::default(),
             tools: ToolsConfig::default(),
             mcp: McpConfig::default(),
+            e2b: E2bConfig::default(),
             shutdown_grace: Duration::from_secs(10),
         }
     }

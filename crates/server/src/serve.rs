@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::e2b;
 use crate::{App, ConfigError, Connection, Legacy, Peer, ServerConfig};
 
 /// A bound socket.
@@ -78,6 +79,9 @@ pub async fn serve_app(listeners: Vec<Listener>, app: App) -> Result<(), ServeEr
     app.mcp.manager.begin();
     let mcp = app.mcp.clone();
     app.tasks.spawn(async move { mcp.gateway.run().await });
+    if app.config.e2b.enabled {
+        app.tasks.spawn(e2b::keep_time(app.clone()));
+    }
     app.shutdown.cancelled().await;
     app.tasks.close();
     // While there is still a runtime to end their processes and boxes.

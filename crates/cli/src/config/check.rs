@@ -37,6 +37,9 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     if let Some((key, value, problem)) = config.settings.mcp.problem() {
         return Err(plain(config, &key, value, &problem));
     }
+    if let Some((key, value, problem)) = config.server().e2b.problem() {
+        return Err(plain(config, &key, value, &problem));
+    }
     let pool = config.settings.native.pool;
     if pool > MAX_POOL {
         return Err(plain(config, "native.pool", pool, &format!("at most {MAX_POOL}")));

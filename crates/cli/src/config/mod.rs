@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use sandcrate_protocol::network::Grants;
 use sandcrate_runtime::{NetworkConfig, RuntimeConfig};
-use sandcrate_server::{Legacy, ServerConfig, Token, ToolsConfig};
+use sandcrate_server::{E2bConfig, Legacy, ServerConfig, Token, ToolsConfig};
 use serde_json::Value;
 
 use layers::Layers;
@@ -234,6 +234,7 @@ impl Config {
             limits: server.limits.clone(),
             tools: ToolsConfig { profiles: self.settings.profiles.clone(), ..self.settings.tools.clone() },
             mcp: self.settings.mcp.clone(),
+            e2b: E2bConfig { profiles: self.settings.profiles.clone(), ..self.settings.e2b.clone() },
             shutdown_grace: Duration::from_millis(server.shutdown_grace_ms),
         }
     }

@@ -10,7 +10,7 @@ use sandcrate_runtime::{
     BackendChoice, HostNetwork, NetworkConfig, OnNetwork, PublishOn, ReportedBackend, RuntimeConfig,
     RuntimeLimits,
 };
-use sandcrate_server::{InstanceId, Legacy, McpConfig, ServerConfig, ServerLimits, ToolsConfig};
+use sandcrate_server::{E2bConfig, InstanceId, Legacy, McpConfig, ServerConfig, ServerLimits, ToolsConfig};
 use sandcrate_skills::Limits as SkillLimits;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,7 @@ pub(crate) struct Settings {
     /// The operator's profiles, by name.
     pub(crate) profiles: BTreeMap<String, BoxProfile>,
     pub(crate) mcp: McpConfig,
+    pub(crate) e2b: E2bConfig,
     pub(crate) log: Log,
 }
 
@@ -239,7 +240,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 67] = [
+pub(crate) const KEYS: [(&str, &str); 72] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
     ("server.instance", r#"the UUID of the one LangBot that is served"#),
@@ -311,6 +312,11 @@ pub(crate) const KEYS: [(&str, &str); 67] = [
         "mcp.servers",
         r#"a table of MCP servers, such as {time = {command = "uvx", args = ["mcp-server-time"]}}"#,
     ),
+    ("e2b.enabled", "true or false"),
+    ("e2b.domain", r#"a host name, such as "sandbox.example.com""#),
+    ("e2b.network", r#""on", "off", or a policy such as "allow *.example.com:443""#),
+    ("e2b.max_timeout_sec", "seconds, at least 1, such as 86400"),
+    ("e2b.templates", r#"a table of templates, such as {data = {image = "data", memory_mb = 2048}}"#),
     ("log.format", r#""text" or "json""#),
     ("log.filter", r#"a level such as "info", or "info,sandcrate_server=debug""#),
 ];

@@ -65,15 +65,7 @@ pub(crate) async fn admit(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
-    let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
-        let message = "the connection's peer is not known to the server";
-        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message));
-    };
-    origin::check(request.method(), request.headers())?;
-    let identity = guard.identify(&connection, request.headers()).await.inspect_err(|refusal| {
-        tracing::info!(peer = %connection.peer, code = %refusal.code, "request refused");
-    })?;
-    request.extensions_mut().insert(identity);
+    guard.pass(&mut request).await?;
     Ok(next.run(request).await)
 }
 
@@ -83,6 +75,20 @@ pub(crate) fn check_origin(headers: &axum::http::HeaderMap) -> Result<(), Refusa
 }
 
 impl Guard {
+    /// Refuses the request, or gives it its [`Identity`].
+    pub(crate) async fn pass(&self, request: &mut Request) -> Result<(), Refusal> {
+        let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
+            let message = "the connection's peer is not known to the server";
+            return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message));
+        };
+        origin::check(request.method(), request.headers())?;
+        let identity = self.identify(&connection, request.headers()).await.inspect_err(|refusal| {
+            tracing::info!(peer = %connection.peer, code = %refusal.code, "request refused");
+        })?;
+        request.extensions_mut().insert(identity);
+        Ok(())
+    }
+
     async fn identify(
         &self,
         connection: &Arc<Connection>,

@@ -98,6 +98,19 @@ impl ApiError {
         json!({ "error": self })
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// `None` for what has a code of its own.
+    pub(crate) fn kind(&self) -> Option<ErrorKind> {
+        ErrorKind::ALL.into_iter().find(|kind| self.is(*kind))
+    }
+
     pub(crate) fn is(&self, kind: ErrorKind) -> bool {
         self.code == code(kind)
     }

@@ -5,11 +5,11 @@
 
 mod command;
 mod commands;
-mod error;
+pub(crate) mod error;
 mod events;
 mod exec;
 mod extract;
-mod files;
+pub(crate) mod files;
 mod images;
 mod mcp;
 mod network;
@@ -18,7 +18,7 @@ mod outcome;
 mod page;
 mod ports;
 mod processes;
-mod proxy;
+pub(crate) mod proxy;
 mod schema;
 mod sessions;
 mod signal;

@@ -1,7 +1,8 @@
 //! `…/proxy/{port}/…`: HTTP and WebSockets to a port of a box, behind the server's own authentication.
 //!
 //! A box is not trusted with what its visitor shows us, nor with our origin: credentials and cookies do not pass
-//! in either direction, and pages are sandboxed by the browser, so that their scripts are not ours.
+//! in either direction, and pages are sandboxed by the browser, so that their scripts are not ours. A box that is
+//! reached under a host name of its own ([`Site::Own`]) has an origin of its own, and keeps its cookies.
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -42,6 +43,22 @@ const OURS: [&str; 9] = [
     "x-forwarded-prefix",
     "x-forwarded-proto",
 ];
+/// The same where the box has a host name of its own: what opens a sandbox, and not what opens its application.
+const OURS_ON_ITS_SITE: [&str; 11] = [
+    "x-api-key",
+    "x-access-token",
+    "x-langbot-box-control-token",
+    "e2b-traffic-access-token",
+    "e2b-sandbox-id",
+    "e2b-sandbox-port",
+    "host",
+    "expect",
+    "x-forwarded-host",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+];
+/// What would outlast the box on its host name, or reach beyond it.
+const BEYOND_ITS_SITE: [&str; 2] = ["strict-transport-security", "alt-svc"];
 /// What would act on our whole origin.
 const ORIGIN_WIDE: [&str; 6] = [
     "set-cookie",
@@ -55,6 +72,15 @@ const ORIGIN_WIDE: [&str; 6] = [
 const SANDBOX: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
 /// As many segments stand before the box's own path: `/v1/sessions/ID/proxy/PORT`.
 const PREFIX_SEGMENTS: usize = 5;
+
+/// Whose origin the pages of a box become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// This server's, below a path.
+    Ours,
+    /// That of a host name of the box's own.
+    Own,
+}
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default().routes(routes!(proxy_root)).routes(routes!(proxy))
@@ -95,8 +121,29 @@ async fn proxy(
     forward(&app, &id, port, request).await
 }
 
-async fn forward(app: &App, id: &str, port: u16, mut request: Request) -> Result<Response, ApiError> {
+async fn forward(app: &App, id: &str, port: u16, request: Request) -> Result<Response, ApiError> {
     let (prefix, target) = split_target(request.uri())?;
+    carry(app, id, port, Outgoing { prefix, target, site: Site::Ours }, request).await
+}
+
+/// How a request goes on to the box.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// What stood before the box's own path.
+    pub(crate) prefix: String,
+    pub(crate) target: PathAndQuery,
+    pub(crate) site: Site,
+}
+
+/// One request to a port of a box, and what comes of it.
+pub(crate) async fn carry(
+    app: &App,
+    id: &str,
+    port: u16,
+    outgoing: Outgoing,
+    mut request: Request,
+) -> Result<Response, ApiError> {
+    let site = outgoing.site;
     let upgraded = wants_websocket(request.headers()).then(|| hyper::upgrade::on(&mut request));
     let (stream, in_use) = app.runtime.connect_port(id, port).await?;
     let nothing = |error: hyper::Error| {
@@ -111,7 +158,7 @@ async fn forward(app: &App, id: &str, port: u16, mut request: Request) -> Result
         let _in_use = in_use;
         let _ = abort.run_until_cancelled(connection.with_upgrades()).await;
     });
-    let outgoing = rewrite(request, &prefix, target, port, upgraded.is_some());
+    let outgoing = rewrite(request, outgoing, port, upgraded.is_some());
     let mut answer = sender.send_request(outgoing).await.map_err(nothing)?;
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(visitor) = upgraded else {
@@ -121,7 +168,7 @@ async fn forward(app: &App, id: &str, port: u16, mut request: Request) -> Result
         let server = hyper::upgrade::on(&mut answer);
         app.tasks.spawn(app.abort.clone().run_until_cancelled_owned(join(visitor, server)));
     }
-    Ok(give_back(answer.map(Body::new)))
+    Ok(give_back(answer.map(Body::new), site))
 }
 
 /// What comes before the box's path, and the path with its query, byte for byte.
@@ -160,23 +207,21 @@ fn strip(headers: &mut HeaderMap, more: &[&str]) {
     }
 }
 
-fn rewrite(
-    request: Request,
-    prefix: &str,
-    target: PathAndQuery,
-    port: u16,
-    websocket: bool,
-) -> hyper::Request<Body> {
+fn rewrite(request: Request, outgoing: Outgoing, port: u16, websocket: bool) -> hyper::Request<Body> {
+    let Outgoing { prefix, target, site } = outgoing;
     let (mut parts, body) = request.into_parts();
     let host = parts.headers.get(header::HOST).cloned();
-    strip(&mut parts.headers, &OURS);
+    match site {
+        Site::Ours => strip(&mut parts.headers, &OURS),
+        Site::Own => strip(&mut parts.headers, &OURS_ON_ITS_SITE),
+    }
     let text = |text: String| HeaderValue::try_from(text).ok();
     let ours = [
         // What servers in development let in.
         ("host", text(format!("localhost:{port}"))),
         ("x-forwarded-host", host),
         ("x-forwarded-proto", Some(HeaderValue::from_static("http"))),
-        ("x-forwarded-prefix", text(prefix.to_owned())),
+        ("x-forwarded-prefix", Some(prefix).filter(|prefix| !prefix.is_empty()).and_then(text)),
         ("connection", websocket.then(|| HeaderValue::from_static("upgrade"))),
         ("upgrade", websocket.then(|| HeaderValue::from_static("websocket"))),
     ];
@@ -192,17 +237,39 @@ fn rewrite(
     hyper::Request::from_parts(parts, if websocket { Body::empty() } else { body })
 }
 
-fn give_back(mut answer: Response) -> Response {
+fn give_back(mut answer: Response, site: Site) -> Response {
     let switching = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     let headers = answer.headers_mut();
-    strip(headers, &ORIGIN_WIDE);
-    // Beside what the box says itself: several policies hold together.
-    headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
+    match site {
+        Site::Ours => {
+            strip(headers, &ORIGIN_WIDE);
+            // Beside what the box says itself: several policies hold together.
+            headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
+        }
+        Site::Own => {
+            strip(headers, &BEYOND_ITS_SITE);
+            keep_own_cookies(headers);
+        }
+    }
     if switching {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
     answer.into_response()
+}
+
+/// Drops cookies for a whole domain: other boxes have host names in it.
+fn keep_own_cookies(headers: &mut HeaderMap) {
+    let is_wide = |cookie: &HeaderValue| {
+        let text = cookie.as_bytes().to_ascii_lowercase();
+        text.split(|byte| *byte == b';').skip(1).any(|part| part.trim_ascii_start().starts_with(b"domain"))
+    };
+    let kept: Vec<_> =
+        headers.get_all(header::SET_COOKIE).iter().filter(|cookie| !is_wide(cookie)).cloned().collect();
+    headers.remove(header::SET_COOKIE);
+    for cookie in kept {
+        headers.append(header::SET_COOKIE, cookie);
+    }
 }
 
 /// Both ways until either side ends.
@@ -246,7 +313,8 @@ mod tests {
             .header("x-kept", "2")
             .body(Body::empty())
             .unwrap();
-        let sent = rewrite(request, "/p", "/".parse().unwrap(), 80, false);
+        let outgoing = Outgoing { prefix: "/p".to_owned(), target: "/".parse().unwrap(), site: Site::Ours };
+        let sent = rewrite(request, outgoing, 80, false);
         let names: Vec<_> = sent.headers().keys().map(HeaderName::as_str).collect();
         for gone in ["authorization", "cookie", "x-api-key", "connection", "x-mine"] {
             assert!(!names.contains(&gone), "{names:?}");
@@ -258,8 +326,36 @@ mod tests {
         assert_eq!(sent.headers()["x-forwarded-host"], "box.example:5410");
         let answer =
             Response::builder().header("set-cookie", "a=b").header("keep-alive", "1").body(Body::empty());
-        let given = give_back(answer.unwrap());
+        let given = give_back(answer.unwrap(), Site::Ours);
         assert!(!given.headers().contains_key("set-cookie") && !given.headers().contains_key("keep-alive"));
         assert_eq!(given.headers()["content-security-policy"], SANDBOX);
+    }
+
+    #[test]
+    fn a_box_on_its_own_site_keeps_what_is_its_own() {
+        let request = Request::builder()
+            .header("authorization", "Bearer of the application")
+            .header("cookie", "a=b")
+            .header("x-access-token", "secret")
+            .header("e2b-sandbox-id", "i")
+            .body(Body::empty())
+            .unwrap();
+        let outgoing = Outgoing { prefix: String::new(), target: "/".parse().unwrap(), site: Site::Own };
+        let sent = rewrite(request, outgoing, 80, false);
+        let names: Vec<_> = sent.headers().keys().map(HeaderName::as_str).collect();
+        assert!(names.contains(&"authorization") && names.contains(&"cookie"), "{names:?}");
+        for gone in ["x-access-token", "e2b-sandbox-id", "x-forwarded-prefix"] {
+            assert!(!names.contains(&gone), "{names:?}");
+        }
+        let answer = Response::builder()
+            .header("set-cookie", "own=1; Path=/")
+            .header("set-cookie", "wide=1; Domain=box.example")
+            .header("strict-transport-security", "max-age=1")
+            .body(Body::empty());
+        let given = give_back(answer.unwrap(), Site::Own);
+        let cookies: Vec<_> = given.headers().get_all("set-cookie").iter().collect();
+        assert_eq!(cookies, ["own=1; Path=/"]);
+        assert!(!given.headers().contains_key("strict-transport-security"));
+        assert!(!given.headers().contains_key("content-security-policy"));
     }
 }

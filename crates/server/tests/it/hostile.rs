@@ -73,9 +73,9 @@ async fn a_client_that_never_reads_is_closed() {
         let data = json!({"session_id": format!("s{number}"), "cmd": "fill 1048576"});
         rpc.request(number, "box_exec", data).await;
     }
-    // Not one reply is read, until the server has given up: its tasks are gone. Two listeners and the keeper of the
-    // gateway's sessions stay.
-    until("the connection is closed", || server.app.tasks.len() <= 3).await;
+    // Not one reply is read, until the server has given up: its tasks are gone. Two listeners, the keeper of the
+    // gateway's sessions and the keeper of sandboxes' time stay.
+    until("the connection is closed", || server.app.tasks.len() <= 4).await;
     let mut other = server.rpc().await;
     other.ok("__ping", json!({})).await;
     server.stop().await;

@@ -5,6 +5,7 @@
 mod admission;
 mod auth;
 mod box_mcp;
+mod e2b;
 mod hostile;
 mod relay;
 mod rest;

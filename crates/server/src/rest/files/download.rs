@@ -15,7 +15,7 @@ use super::{PIECE_BYTES, failed, follow, unexpected};
 use crate::App;
 use crate::rest::error::ApiError;
 
-pub(super) async fn answer(
+pub(crate) async fn answer(
     app: App,
     session: String,
     path: String,

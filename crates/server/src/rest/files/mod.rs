@@ -3,9 +3,9 @@
 //! Everything is done inside the box, with the identity of its commands. Contents move in pieces, so memory
 //! does not grow with a file.
 
-mod download;
+pub(crate) mod download;
 mod range;
-mod upload;
+pub(crate) mod upload;
 
 use axum::Json;
 use axum::body::Body;
@@ -237,7 +237,7 @@ async fn remove_file(
     Ok(Json(Removed { deleted: path }))
 }
 
-async fn stat(runtime: &Runtime, session: &str, path: &str) -> Result<FileEntry, ApiError> {
+pub(crate) async fn stat(runtime: &Runtime, session: &str, path: &str) -> Result<FileEntry, ApiError> {
     match runtime.files(session, FileRequest::Stat { path: path.to_owned() }).await? {
         FileReply::Entry(entry) => Ok(entry),
         _ => Err(unexpected("stat", path)),
@@ -245,7 +245,11 @@ async fn stat(runtime: &Runtime, session: &str, path: &str) -> Result<FileEntry,
 }
 
 /// What a path leads to, and where that is: a `Stat` alone does not follow the last link.
-async fn follow(runtime: &Runtime, session: &str, path: &str) -> Result<(String, FileEntry), ApiError> {
+pub(crate) async fn follow(
+    runtime: &Runtime,
+    session: &str,
+    path: &str,
+) -> Result<(String, FileEntry), ApiError> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
         let entry = stat(runtime, session, &path).await?;

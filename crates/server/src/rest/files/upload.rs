@@ -1,9 +1,8 @@
 //! A body of any length into a file of the box, a piece at a time.
 
-use axum::body::BodyDataStream;
 use axum::http::StatusCode;
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use sandcrate_backend::{FileKind, FileRequest};
 use sandcrate_protocol::ErrorKind;
 use sandcrate_runtime::Runtime;
@@ -11,19 +10,22 @@ use sandcrate_runtime::Runtime;
 use super::{PIECE_BYTES, failed, follow};
 use crate::rest::error::ApiError;
 
-pub(super) struct Upload {
+pub(crate) struct Upload {
     runtime: Runtime,
     session: String,
     path: String,
 }
 
 impl Upload {
-    pub(super) fn new(runtime: Runtime, session: String, path: String) -> Self {
+    pub(crate) fn new(runtime: Runtime, session: String, path: String) -> Self {
         Self { runtime, session, path }
     }
 
     /// Whether the file was made or replaced, and its length.
-    pub(super) async fn run(self, body: BodyDataStream) -> Result<(StatusCode, u64), ApiError> {
+    pub(crate) async fn run<S, E>(self, body: S) -> Result<(StatusCode, u64), ApiError>
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+    {
         let (target, status) = match follow(&self.runtime, &self.session, &self.path).await {
             Ok((_, entry)) if entry.kind == FileKind::Directory => {
                 return Err(failed(&self.path, "is a directory"));
@@ -48,7 +50,10 @@ impl Upload {
         Ok((status, bytes))
     }
 
-    async fn replace(&self, target: String, first: Bytes, pieces: Pieces) -> Result<u64, ApiError> {
+    async fn replace<S, E>(&self, target: String, first: Bytes, pieces: Pieces<S>) -> Result<u64, ApiError>
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+    {
         let parent = target.rfind('/').map_or("", |at| &target[..at]);
         // In the same directory, hence on the same file system, so that taking the place is one step.
         let beside = format!("{parent}/.{}.upload", uuid::Uuid::now_v7().simple());
@@ -66,7 +71,10 @@ impl Upload {
         moved
     }
 
-    async fn write_all(&self, path: &str, first: Bytes, mut pieces: Pieces) -> Result<u64, ApiError> {
+    async fn write_all<S, E>(&self, path: &str, first: Bytes, mut pieces: Pieces<S>) -> Result<u64, ApiError>
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+    {
         let mut bytes = first.len() as u64;
         self.ask(FileRequest::Write { path: path.to_owned(), data: first }).await?;
         while !pieces.ended {
@@ -86,13 +94,13 @@ impl Upload {
 }
 
 /// A body cut anew: as it arrives it comes in pieces of a few KiB, each of which would be a worker in the box.
-struct Pieces {
-    body: BodyDataStream,
+struct Pieces<S> {
+    body: S,
     gathered: BytesMut,
     ended: bool,
 }
 
-impl Pieces {
+impl<S: Stream<Item = Result<Bytes, E>> + Unpin, E> Pieces<S> {
     /// The next piece, full unless it is the last.
     async fn next(&mut self) -> Result<Bytes, ApiError> {
         while self.gathered.len() < PIECE_BYTES {
