@@ -128,7 +128,7 @@ pub struct FilesystemEvent {
 pub enum WatchDirResponse {
     /// The first: from now on nothing is missed.
     Start(Empty),
-    Filesystem(FilesystemEvent),
+    Filesystem(Box<FilesystemEvent>),
     Keepalive(Empty),
 }
 
@@ -192,7 +192,7 @@ mod tests {
         assert!(read.recursive && read.include_entry && !read.allow_network_mounts);
         let event = FilesystemEvent { name: "x".into(), kind: EventType::Create, entry: None };
         assert_eq!(
-            serde_json::to_value(WatchDirResponse::Filesystem(event)).unwrap(),
+            serde_json::to_value(WatchDirResponse::Filesystem(Box::new(event))).unwrap(),
             json!({"filesystem": {"name": "x", "type": "EVENT_TYPE_CREATE"}})
         );
         let watcher = Watcher { watcher_id: "w".into() };

@@ -14,15 +14,18 @@ use sandcrate_runtime::{Runtime, SessionOptions, SessionState};
 use tokio::time::Instant;
 
 use super::TEMPLATE_LABEL;
+use super::control::Keys;
 use super::error::Refused;
 use super::sandbox::{Facts, Sandbox, Sandboxes, Span};
 use super::store::{Paused, Store};
+use super::target::is_id;
 use crate::App;
 
 /// What the E2B face knows. One per server.
 #[derive(Debug)]
 pub(crate) struct Face {
     pub(crate) sandboxes: Sandboxes,
+    pub(crate) keys: Keys,
     store: Store,
 }
 
@@ -35,7 +38,11 @@ pub(crate) enum Found {
 
 impl Face {
     pub(crate) fn new(runtime: &Runtime) -> Self {
-        Self { sandboxes: Sandboxes::default(), store: Store::new(&runtime.config().state_dir) }
+        Self {
+            sandboxes: Sandboxes::default(),
+            keys: Keys::default(),
+            store: Store::new(&runtime.config().state_dir),
+        }
     }
 
     /// The sandbox of this id, while the session it is has not been ended by another face.
@@ -182,7 +189,8 @@ impl Face {
         }
         for session in runtime.sessions() {
             let id = &session.info.session_id;
-            let left = session.labels.contains_key(TEMPLATE_LABEL)
+            let left = is_id(id)
+                && session.labels.contains_key(TEMPLATE_LABEL)
                 && session.state == SessionState::Dormant
                 && self.sandboxes.get(id).is_none();
             if left && !known.contains(id) {

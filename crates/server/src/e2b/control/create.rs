@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use sandcrate_backend::check_env;
 use sandcrate_e2b_wire::control::{DEFAULT_TIMEOUT_SEC, NewSandbox, OnTimeout, Sandbox as Handle};
@@ -29,19 +29,25 @@ const MAX_TEMPLATE_CHARS: usize = 128;
 type Made = (StatusCode, Json<Handle>);
 
 /// `POST /sandboxes`.
-pub(super) async fn create(State(app): State<App>, Body(wanted): Body<NewSandbox>) -> Result<Made, Refused> {
-    make(&app, wanted).await
+pub(super) async fn create(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Body(wanted): Body<NewSandbox>,
+) -> Result<Made, Refused> {
+    let made = app.e2b.keys.once(&headers, &wanted, || make(&app, wanted.clone())).await?;
+    Ok((StatusCode::CREATED, Json(made)))
 }
 
 /// `POST /v2/sandboxes`, whose sandboxes are always secured.
 pub(super) async fn create_secured(
-    State(app): State<App>,
+    app: State<App>,
+    headers: HeaderMap,
     Body(wanted): Body<NewSandbox>,
 ) -> Result<Made, Refused> {
-    make(&app, NewSandbox { secure: Some(true), ..wanted }).await
+    create(app, headers, Body(NewSandbox { secure: Some(true), ..wanted })).await
 }
 
-async fn make(app: &App, wanted: NewSandbox) -> Result<Made, Refused> {
+async fn make(app: &App, wanted: NewSandbox) -> Result<Handle, Refused> {
     let config = &app.config.e2b;
     let template =
         config.template(&wanted.template_id).ok_or_else(|| no_template(config, &wanted.template_id))?;
@@ -72,7 +78,7 @@ async fn make(app: &App, wanted: NewSandbox) -> Result<Made, Refused> {
         network: wanted.network,
     };
     let sandbox = app.e2b.create(&app.runtime, facts, &spec, options, time).await?;
-    Ok((StatusCode::CREATED, Json(handle(app, &sandbox))))
+    Ok(handle(app, &sandbox))
 }
 
 /// What this server does not have, and would have to pretend.

@@ -2,6 +2,7 @@
 
 mod create;
 mod figures;
+mod idempotency;
 mod list;
 mod manage;
 mod network;
@@ -20,6 +21,8 @@ use serde::de::DeserializeOwned;
 use super::error::Refused;
 use crate::App;
 use crate::auth::{Face, Guard};
+
+pub(crate) use idempotency::Keys;
 
 /// The largest thing in a body is an environment.
 const MAX_BODY_BYTES: usize = 2 << 20;

@@ -29,6 +29,7 @@ const BASH: &str = "/bin/bash";
 /// For boxes without it: what the SDKs say to it means the same here.
 const SHELL: &str = "/bin/sh";
 const SIGTERM: i32 = 15;
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
 type Answer<T> = Result<Json<T>, Failed>;
 
@@ -119,7 +120,11 @@ pub(super) async fn send_signal(
             return Err(Failed::invalid("signal must be SIGNAL_SIGTERM or SIGNAL_SIGKILL"));
         }
     };
+    let is_kill = request.signal == Signal::Kill;
     here.control(pid, control).await?;
+    if is_kill {
+        here.see_end(pid).await?;
+    }
     Ok(Json(Empty {}))
 }
 
@@ -148,6 +153,15 @@ impl Here {
             }
             other => Ok(other?),
         }
+    }
+
+    /// Waits for a killed process, so that whoever asks next is told that it is gone.
+    async fn see_end(&self, pid: u32) -> Result<(), Failed> {
+        let mut log = self.app.runtime.follow_command(self.id(), &command(pid), None)?;
+        log.skip_written();
+        // A box that cannot kill is the runtime's to end; the client need not wait for that.
+        let _ = tokio::time::timeout(KILL_PATIENCE, async { while log.next().await.is_some() {} }).await;
+        Ok(())
     }
 
     /// What the box is to run.

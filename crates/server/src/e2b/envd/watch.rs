@@ -127,7 +127,9 @@ impl Watching {
                 return Some(self.end(CallError::new(Code::Unavailable, message)));
             }
             match self.watch.look(&self.here).await {
-                Ok(events) => self.due.extend(events.into_iter().map(WatchDirResponse::Filesystem)),
+                Ok(events) => self
+                    .due
+                    .extend(events.into_iter().map(|event| WatchDirResponse::Filesystem(Box::new(event)))),
                 Err(Failed(error)) => return Some(self.end(error)),
             }
         }

@@ -246,3 +246,19 @@ async fn figures_and_the_journal_are_told() {
     assert_eq!((status, &figures["mem_total_mib"]), (200, &json!(512)));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_makes_no_second_sandbox() {
+    let server = Server::start().await;
+    let make = |key: &str, timeout: u64| {
+        let request = server.request(Method::POST, "/v2/sandboxes").header("Idempotency-Key", key);
+        answer(request.json(&json!({"templateID": "base", "timeout": timeout})))
+    };
+    let (first, second) = tokio::join!(make("once", LONG), make("once", LONG));
+    assert_eq!((first.0, &first), (201, &second));
+    assert_eq!(make("once", LONG).await, first);
+    assert_eq!(refusal(make("once", 60).await).0, 422, "another request under the same key");
+    assert_ne!(make("twice", LONG).await.1["sandboxID"], first.1["sandboxID"]);
+    assert_eq!(server.backend.sessions().len(), 2);
+    server.stop().await;
+}
