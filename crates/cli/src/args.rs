@@ -18,6 +18,7 @@ use crate::mcp::McpVerb;
 use crate::output;
 use crate::run::RunArgs;
 use crate::serve::{BoxArgs, ServeArgs};
+use crate::tls::TlsVerb;
 
 /// Run untrusted commands in a sandbox: no container engine, no virtual machine.
 #[derive(Debug, Parser)]
@@ -69,6 +70,9 @@ pub(crate) enum Verb {
     /// Run MCP servers in boxes, and give MCP clients a box
     #[command(subcommand)]
     Mcp(McpVerb),
+    /// Make a certificate for a server that is reached by TLS
+    #[command(subcommand)]
+    Tls(TlsVerb),
     #[command(flatten)]
     Client(ClientVerb),
     /// Print the completion script for a shell

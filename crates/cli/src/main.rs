@@ -18,6 +18,7 @@ mod output;
 mod run;
 mod serve;
 mod settings;
+mod tls;
 mod toolchain;
 mod units;
 
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         args::Verb::Config(verb) => config::main(verb),
         args::Verb::Image(verb) => image::main(verb),
         args::Verb::Mcp(verb) => mcp::main(verb),
+        args::Verb::Tls(verb) => tls::main(verb),
         args::Verb::Client(verb) => client::main(verb),
         args::Verb::Completions { shell } => manual::completions(shell),
         args::Verb::Man => manual::man(),

@@ -18,6 +18,7 @@ mod rest;
 mod rpc;
 mod serve;
 mod tenancy;
+mod tls;
 mod tools;
 mod websocket;
 
@@ -30,4 +31,5 @@ pub use rpc::{StdioError, serve_stdio};
 pub use sandcrate_mcp::config::McpConfig;
 pub use serve::{Listener, ServeError, serve, serve_app};
 pub use tenancy::InstanceId;
+pub use tls::{TlsError, TlsIdentity};
 pub use tools::ToolsConfig;

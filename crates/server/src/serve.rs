@@ -23,12 +23,14 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::e2b;
-use crate::{App, ConfigError, Connection, Legacy, Peer, ServerConfig};
+use crate::{App, ConfigError, Connection, Legacy, Peer, ServerConfig, TlsIdentity};
 
 /// A bound socket.
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),
+    /// The same behind TLS.
+    Tls(TcpListener, TlsIdentity),
     Unix(UnixListener),
 }
 
@@ -100,7 +102,7 @@ pub async fn serve_app(listeners: Vec<Listener>, app: App) -> Result<(), ServeEr
 
 /// An address that other machines reach needs somebody to be asked for something.
 fn check_address(listener: &Listener, config: &ServerConfig) -> Result<(), ServeError> {
-    let Listener::Tcp(listener) = listener else { return Ok(()) };
+    let (Listener::Tcp(listener) | Listener::Tls(listener, _)) = listener else { return Ok(()) };
     let address = listener.local_addr().map_err(ServeError::Address)?;
     let protected = config.token.is_some()
         || config.insecure_no_auth
@@ -131,14 +133,14 @@ async fn accept_loop(listener: Listener, router: Router, app: App, places: Arc<S
         };
         let Ok(place) = place else { return };
         let stream = Placed { stream, _place: place };
-        app.tasks.spawn(serve_connection(stream, peer, router.clone(), app.clone()));
+        app.tasks.spawn(serve_connection(stream, listener.identity(), peer, router.clone(), app.clone()));
     }
 }
 
 impl Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
         match self {
-            Self::Tcp(listener) => {
+            Self::Tcp(listener) | Self::Tls(listener, _) => {
                 let (stream, remote) = listener.accept().await?;
                 // Replies are whole messages: waiting for more to send only adds delay.
                 stream.set_nodelay(true)?;
@@ -153,9 +155,35 @@ impl Listener {
             }
         }
     }
+
+    fn identity(&self) -> Option<TlsIdentity> {
+        match self {
+            Self::Tls(_, identity) => Some(identity.clone()),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
 }
 
-async fn serve_connection(stream: Placed, peer: Peer, router: Router, app: App) {
+async fn serve_connection(
+    stream: Placed,
+    identity: Option<TlsIdentity>,
+    peer: Peer,
+    router: Router,
+    app: App,
+) {
+    let Some(identity) = identity else { return serve_stream(stream, peer, router, app).await };
+    // A handshake is held to the clock like the head of a request, and does not outlive us.
+    let handshake = tokio::time::timeout(app.config.limits.header_timeout, identity.accept(stream));
+    match app.shutdown.run_until_cancelled(handshake).await {
+        Some(Ok(Ok(stream))) => serve_stream(stream, peer, router, app).await,
+        Some(Ok(Err(error))) => {
+            tracing::debug!(%peer, error = &error as &dyn std::error::Error, "no TLS with this peer");
+        }
+        Some(Err(_)) | None => tracing::debug!(%peer, "a TLS handshake did not end in time"),
+    }
+}
+
+async fn serve_stream(stream: impl Stream + 'static, peer: Peer, router: Router, app: App) {
     let connection = Arc::new(Connection::new(peer));
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let mut request = request.map(Body::new);

@@ -8,8 +8,8 @@ use sandcrate_runtime::{BackendChoice, HostNetwork, OnNetwork};
 use sandcrate_server::{ConfigError, Legacy};
 use tracing_subscriber::EnvFilter;
 
-use super::Config;
 use super::model::form_of;
+use super::{Config, Listen};
 use crate::failure::Failure;
 use crate::native::image::ImageName;
 
@@ -25,6 +25,7 @@ const BACKENDS: [&str; 4] = ["native", "docker", "podman", "nsjail"];
 
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     listen(config)?;
+    tls(config)?;
     server(config)?;
     runtime(config)?;
     limits(config)?;
@@ -158,6 +159,33 @@ fn listen(config: &Config) -> anyhow::Result<()> {
             "other machines can reach it, and nothing is asked of them",
             "set a token (SANDCRATE_TOKEN or --token-file), list networks in server.legacy, listen on \
              127.0.0.1, or pass --insecure-no-auth",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Addresses with TLS need a certificate, and a certificate such an address: one without the other is a slip.
+fn tls(config: &Config) -> anyhow::Result<()> {
+    let tls = &config.settings.server.tls;
+    let wanted = config.listen().iter().find(|listen| matches!(listen, Listen::Tls(_)));
+    match (wanted, &tls.cert, &tls.key) {
+        (Some(listen), cert, key) if cert.is_none() || key.is_none() => Err(refuse(
+            config,
+            "server.listen",
+            listen,
+            "there is no certificate for it",
+            "set server.tls.cert and server.tls.key (--tls-cert, --tls-key); `sandcrate tls init` makes them",
+        )),
+        (Some(_), Some(cert), Some(key)) => {
+            absolute(config, "server.tls.cert", cert)?;
+            absolute(config, "server.tls.key", key)
+        }
+        (None, Some(cert), _) => Err(refuse(
+            config,
+            "server.tls.cert",
+            cert.display(),
+            "no address in server.listen is served with it",
+            "name one that begins with `tls:`, such as --listen tls:0.0.0.0:8443, or remove it",
         )),
         _ => Ok(()),
     }

@@ -1,4 +1,5 @@
-//! Where a server listens, as people write it: `127.0.0.1:5410`, `[::1]:5410`, `unix:/run/sandcrate.sock`.
+//! Where a server listens, as people write it: `127.0.0.1:5410`, `[::1]:5410`, `tls:0.0.0.0:8443`,
+//! `unix:/run/sandcrate.sock`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,6 +14,8 @@ pub(crate) const MAX_SOCKET_PATH: usize = 107;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Listen {
     Tcp(SocketAddr),
+    /// With the certificate of `server.tls`.
+    Tls(SocketAddr),
     Unix(PathBuf),
 }
 
@@ -20,7 +23,7 @@ impl Listen {
     /// Whether only this machine can reach it.
     pub(crate) fn is_local(&self) -> bool {
         match self {
-            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Self::Tcp(address) | Self::Tls(address) => address.ip().to_canonical().is_loopback(),
             Self::Unix(_) => true,
         }
     }
@@ -39,7 +42,7 @@ impl FromStr for Listen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let forms = "expected ADDRESS:PORT such as `127.0.0.1:5410`, or `unix:/PATH`";
+        let forms = "expected ADDRESS:PORT such as `127.0.0.1:5410`, `tls:ADDRESS:PORT`, or `unix:/PATH`";
         if let Some(path) = text.strip_prefix("unix:") {
             if !path.starts_with('/') {
                 return Err(format!("`{text}` needs an absolute path; {forms}"));
@@ -50,6 +53,12 @@ impl FromStr for Listen {
                 ));
             }
             return Ok(Self::Unix(path.into()));
+        }
+        if let Some(address) = text.strip_prefix("tls:") {
+            return match address.parse()? {
+                Self::Tcp(address) => Ok(Self::Tls(address)),
+                Self::Tls(_) | Self::Unix(_) => Err(format!("`{text}` is no address; {forms}")),
+            };
         }
         let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("`{text}` has no port; {forms}"))?;
         // An IPv6 address without brackets would lose its last group to the port.
@@ -66,6 +75,7 @@ impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
+            Self::Tls(address) => write!(f, "tls:{address}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -94,6 +104,8 @@ mod tests {
             ("localhost:0", "127.0.0.1:0"),
             ("[::1]:5410", "[::1]:5410"),
             ("0.0.0.0:80", "0.0.0.0:80"),
+            ("tls:0.0.0.0:8443", "tls:0.0.0.0:8443"),
+            ("tls:[::1]:443", "tls:[::1]:443"),
             ("unix:/run/x.sock", "unix:/run/x.sock"),
         ] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), shown);
@@ -101,12 +113,24 @@ mod tests {
         assert!("unix:/x".parse::<Listen>().unwrap().is_local());
         assert!("[::1]:1".parse::<Listen>().unwrap().is_local());
         assert!(!"0.0.0.0:1".parse::<Listen>().unwrap().is_local());
+        assert!(!"tls:0.0.0.0:1".parse::<Listen>().unwrap().is_local());
     }
 
     #[test]
     fn refusals_show_the_text_and_the_form() {
         let long = format!("unix:/{}", "x".repeat(MAX_SOCKET_PATH));
-        for bad in ["", "5410", ":5410", "host:5410", "127.0.0.1:http", "::1:5410", "unix:relative", &long] {
+        for bad in [
+            "",
+            "5410",
+            ":5410",
+            "host:5410",
+            "127.0.0.1:http",
+            "::1:5410",
+            "unix:relative",
+            "tls:unix:/x",
+            "tls:1",
+            &long,
+        ] {
             let problem = bad.parse::<Listen>().unwrap_err();
             assert!(problem.contains(bad), "{problem}");
         }

@@ -44,6 +44,7 @@ pub(crate) struct Server {
     /// `None`: what the verb's own default is.
     pub(crate) listen: Option<Vec<Listen>>,
     pub(crate) token_file: Option<PathBuf>,
+    pub(crate) tls: Tls,
     /// The one LangBot that is served; `None` takes the first that comes.
     pub(crate) instance: Option<InstanceId>,
     pub(crate) legacy: Option<Legacy>,
@@ -59,6 +60,7 @@ impl Default for Server {
         Self {
             listen: None,
             token_file: None,
+            tls: Tls::default(),
             instance: None,
             legacy: None,
             allow_uids: faces.allow_uids,
@@ -67,6 +69,14 @@ impl Default for Server {
             limits: faces.limits,
         }
     }
+}
+
+/// For addresses that begin with `tls:`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Tls {
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,9 +250,11 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 72] = [
+pub(crate) const KEYS: [(&str, &str); 74] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
+    ("server.tls.cert", r#"the absolute path of a certificate in PEM, such as "/etc/sandcrate/cert.pem""#),
+    ("server.tls.key", r#"the absolute path of its private key in PEM, such as "/etc/sandcrate/key.pem""#),
     ("server.instance", r#"the UUID of the one LangBot that is served"#),
     ("server.legacy", r#""off", "loopback", or a list of networks such as ["172.16.0.0/12"]"#),
     ("server.allow_uids", "a list of user ids such as [1000, 1001]"),

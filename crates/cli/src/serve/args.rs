@@ -14,6 +14,8 @@ Examples:
   sandcrate serve --listen 127.0.0.1:0                  a free port, named when it is ready
   openssl rand -hex 32 > token && chmod 600 token
   sandcrate serve --listen 0.0.0.0:5410 --token-file token
+  sandcrate tls init && sandcrate serve --listen tls:0.0.0.0:8443 --token-file token \\
+    --tls-cert DIR/cert.pem --tls-key DIR/key.pem       as `tls init` prints it
   curl -s http://127.0.0.1:5410/v1/sessions/demo/exec \\
     -H 'Content-Type: application/json' -d '{\"cmd\": \"echo hello\"}'
 
@@ -30,7 +32,7 @@ does not wait. Exit code 125: the configuration is not valid, or an address or t
 #[command(after_help = SERVE_HELP)]
 pub(crate) struct ServeArgs {
     /// Listen there; may be given more than once [127.0.0.1:5410 and unix:STATE/sandcrate.sock]
-    #[arg(long, value_name = "ADDRESS:PORT|unix:/PATH")]
+    #[arg(long, value_name = "ADDRESS:PORT|tls:ADDRESS:PORT|unix:/PATH")]
     listen: Vec<Listen>,
 
     /// The configuration file
@@ -44,6 +46,14 @@ pub(crate) struct ServeArgs {
     /// A file with the token that clients must show
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+
+    /// The certificate of addresses that begin with `tls:`, in PEM
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+
+    /// Its private key, in PEM
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
 
     /// How the log on stderr is written; text unless said otherwise
     #[arg(long, value_name = "FORMAT")]
@@ -64,6 +74,8 @@ impl ServeArgs {
         let path = |path: PathBuf| json!(outside.cwd.join(path));
         flags.extend(self.state_dir.map(|dir| ("--state-dir", "runtime.state_dir", path(dir))));
         flags.extend(self.token_file.map(|file| ("--token-file", "server.token_file", path(file))));
+        flags.extend(self.tls_cert.map(|file| ("--tls-cert", "server.tls.cert", path(file))));
+        flags.extend(self.tls_key.map(|file| ("--tls-key", "server.tls.key", path(file))));
         flags.extend(self.log_format.map(|format| ("--log-format", "log.format", json!(format))));
         if self.insecure_no_auth {
             flags.push(("--insecure-no-auth", "server.insecure_no_auth", json!(true)));

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sandcrate_protocol::ErrorKind;
-use sandcrate_server::Listener;
+use sandcrate_server::{Listener, TlsIdentity};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Listen;
+use crate::config::{Config, Listen};
 use crate::failure::Failure;
 
 /// Between two attempts to take what a predecessor is just leaving.
@@ -48,11 +48,20 @@ pub(super) struct Bound {
     pub(super) file: Option<SocketFile>,
 }
 
-/// The TCP addresses among these.
-pub(super) async fn tcp(listen: &[Listen], patience: &Patience, flag: &str) -> anyhow::Result<Vec<Bound>> {
+/// The TCP addresses among these, with TLS and without.
+pub(super) async fn tcp(
+    listen: &[Listen],
+    identity: Option<&TlsIdentity>,
+    patience: &Patience,
+    flag: &str,
+) -> anyhow::Result<Vec<Bound>> {
     let mut bound = Vec::new();
     for listen in listen {
-        let Listen::Tcp(address) = listen else { continue };
+        let (address, identity) = match listen {
+            Listen::Tcp(address) => (address, None),
+            Listen::Tls(address) => (address, identity),
+            Listen::Unix(_) => continue,
+        };
         let listener = loop {
             match TcpListener::bind(address).await {
                 Ok(listener) => break listener,
@@ -60,10 +69,26 @@ pub(super) async fn tcp(listen: &[Listen], patience: &Patience, flag: &str) -> a
                 Err(error) => return Err(tcp_failure(*address, &error, flag).into()),
             }
         };
-        let url = format!("http://{}", listener.local_addr()?);
-        bound.push(Bound { listener: Listener::Tcp(listener), url, file: None });
+        let address = listener.local_addr()?;
+        let (listener, scheme) = match identity {
+            Some(identity) => (Listener::Tls(listener, identity.clone()), "https"),
+            None => (Listener::Tcp(listener), "http"),
+        };
+        bound.push(Bound { listener, url: format!("{scheme}://{address}"), file: None });
     }
     Ok(bound)
+}
+
+/// The certificate of the addresses that want one.
+pub(super) fn tls_identity(config: &Config) -> anyhow::Result<Option<TlsIdentity>> {
+    let tls = &config.settings.server.tls;
+    let wanted = config.listen().iter().any(|listen| matches!(listen, Listen::Tls(_)));
+    let (true, Some(cert), Some(key)) = (wanted, &tls.cert, &tls.key) else { return Ok(None) };
+    let identity = TlsIdentity::read(cert, key).map_err(|error| {
+        Failure::invalid(format!("server.tls: {error}"))
+            .hint("both are files in PEM; `sandcrate tls init` makes them for a domain of your own")
+    })?;
+    Ok(Some(identity))
 }
 
 fn tcp_failure(address: SocketAddr, error: &io::Error, flag: &str) -> Failure {

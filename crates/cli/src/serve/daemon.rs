@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use sandcrate_backend::Backend;
 use sandcrate_protocol::ErrorKind;
 use sandcrate_runtime::{Runtime, RuntimeError};
-use sandcrate_server::{App, serve_app, serve_stdio};
+use sandcrate_server::{App, TlsIdentity, serve_app, serve_stdio};
 use tokio_util::sync::CancellationToken;
 
 use super::bind::{self, Bound, Patience};
@@ -54,8 +54,11 @@ async fn serve(
     };
     let patience = Patience::for_a(wait, stop.clone());
     // Before anything is started: the most likely failure leaves the least behind.
-    let mut bound =
-        if config.is_stdio() { Vec::new() } else { bind::tcp(config.listen(), &patience, flag).await? };
+    let identity = bind::tls_identity(config)?;
+    let mut bound = match &identity {
+        _ if config.is_stdio() => Vec::new(),
+        identity => bind::tcp(config.listen(), identity.as_ref(), &patience, flag).await?,
+    };
     let backends = backends::open(config).await?;
     let result = async {
         let runtime = open_runtime(config, &backends, &patience).await?;
@@ -67,7 +70,7 @@ async fn serve(
         app.tasks.spawn(look_at_backend(app.runtime.clone(), voice));
         app.tasks.spawn(forget_the_start(app.shutdown.clone()));
         if config.is_stdio() {
-            with_parent(config, app, &patience, flag, voice).await
+            with_parent(config, app, identity.as_ref(), &patience, flag, voice).await
         } else {
             // Now that the state is ours, a socket in it can only be a dead one's.
             bound.extend(bind::unix(config.listen(), socket_mode(config))?);
@@ -94,12 +97,13 @@ async fn with_listeners(config: &Config, app: App, bound: Vec<Bound>, voice: Voi
 async fn with_parent(
     config: &Config,
     app: App,
+    identity: Option<&TlsIdentity>,
     patience: &Patience,
     flag: &str,
     voice: Voice,
 ) -> anyhow::Result<()> {
     let relay = async {
-        let bound = match bind::tcp(config.listen(), patience, flag).await {
+        let bound = match bind::tcp(config.listen(), identity, patience, flag).await {
             Ok(bound) => bound,
             Err(error) => {
                 voice.warn(&format!("{error:#}; attaching to processes does not work"));

@@ -32,7 +32,8 @@ fn first_command(bound: &[Bound]) -> String {
         std::env::current_exe().map_or_else(|_| "sandcrate".to_owned(), |path| path.display().to_string());
     // Clients look there by themselves; their terminal knows nothing of our variables.
     let usual = format!("http://{}", settings::DEFAULT_ADDRESS);
-    let url = match bound.first() {
+    // Clients of ours do not speak TLS.
+    let url = match bound.iter().find(|bound| !bound.url.starts_with("https:")) {
         Some(first) if !bound.iter().any(|bound| bound.url == usual) => {
             format!("SANDCRATE_URL={} ", first.url)
         }

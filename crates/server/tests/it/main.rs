@@ -12,3 +12,4 @@ mod rest;
 mod rpc;
 mod support;
 mod tenants;
+mod tls;
