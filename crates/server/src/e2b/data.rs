@@ -8,11 +8,12 @@ use axum::http::StatusCode;
 use axum::http::uri::PathAndQuery;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use sandcrate_e2b_wire::{ENVD_PORT, header as names};
+use sandcrate_e2b_wire::{ENVD_PORT, INTERPRETER_PORT, header as names};
 use sandcrate_protocol::ErrorKind;
 
 use super::envd;
 use super::error::Refused;
+use super::interpreter;
 use super::sandbox::{Sandbox, Secret};
 use super::target::{Marked, Target, marked};
 use crate::App;
@@ -39,7 +40,7 @@ async fn answer(app: &App, target: Target, request: Request) -> Result<Response,
     let sandbox = sandbox.ok_or_else(|| Refused::not_running(&target.sandbox))?;
     match target.port {
         ENVD_PORT => Ok(envd::answer(app, sandbox, request).await),
-        // The place where the code interpreter's port (`INTERPRETER_PORT`) is served without a server in the box.
+        INTERPRETER_PORT => Ok(interpreter::answer(app, &sandbox, request).await),
         _ => forward(app, &sandbox, &target, request).await,
     }
 }

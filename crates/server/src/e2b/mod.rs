@@ -2,7 +2,7 @@
 //!
 //! A sandbox is a persistent session whose private files are E2B's home. The control plane (`control`) stands
 //! beside our own routes and is admitted like REST. What is for one sandbox is recognised by its marks (`target`)
-//! before any route of ours is looked at: `envd` answers for port 49983, others are forwarded to the box. Who may
+//! before any route of ours is looked at: `envd` answers for port 49983, `interpreter` for 49999, others are forwarded to the box. Who may
 //! use a sandbox's data plane is its own secret's to say, not the server's token's.
 
 mod config;
@@ -10,6 +10,7 @@ mod control;
 mod data;
 mod envd;
 mod error;
+mod interpreter;
 mod journal;
 mod life;
 mod sandbox;

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::envd::Processes;
 use super::envd::Watchers;
+use super::interpreter::Contexts;
 use super::journal::Journal;
 use super::usage::LastLook;
 
@@ -128,6 +129,7 @@ pub(crate) struct Sandbox {
     pub(crate) ending: AtomicBool,
     pub(crate) processes: Processes,
     pub(crate) watchers: Watchers,
+    pub(crate) contexts: Contexts,
     pub(crate) journal: Journal,
     pub(crate) last_look: LastLook,
 }
@@ -143,6 +145,7 @@ impl Sandbox {
             ending: AtomicBool::new(false),
             processes: Processes::default(),
             watchers: Watchers::default(),
+            contexts: Contexts::default(),
             journal: Journal::default(),
             last_look: LastLook::default(),
         })
