@@ -6,7 +6,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: run demo test test-langbot test-mcp test-unprivileged test-vm check bench packages
+.PHONY: run demo test test-langbot test-mcp test-e2b test-unprivileged test-vm check bench packages
 
 ## Builds, then serves boxes on loopback and prints a first command to paste into another terminal.
 run:
@@ -24,6 +24,7 @@ test: packages
 	$(CARGO) test --workspace --no-fail-fast
 	$(MAKE) --no-print-directory test-langbot
 	$(MAKE) --no-print-directory test-mcp
+	$(MAKE) --no-print-directory test-e2b
 	$(MAKE) --no-print-directory test-unprivileged
 	$(MAKE) --no-print-directory test-vm
 
@@ -35,6 +36,10 @@ test-langbot:
 test-mcp:
 	tests/mcp/run.sh "$$(tools/built-program.sh cli bin sandcrate false)"
 	tests/mcp/conformance.sh "$$(tools/built-program.sh cli bin sandcrate false)"
+
+## E2B's own SDKs, unmodified, against our server.
+test-e2b:
+	tests/e2b/run.sh "$$(tools/built-program.sh cli bin sandcrate false)"
 
 ## What needs no root, as an ordinary user.
 test-unprivileged:

@@ -15,34 +15,11 @@ shift
 export SANDCRATE_BIN
 clients=$(realpath -m -- "${SANDCRATE_VENVS:-${CARGO_TARGET_DIR:-$here/../../target}/mcp-clients}")
 
-# Prints the directory of something that is made once for a list of versions.
-made() {
-    local name=$1 list=$2 make=$3 dir
-    dir=$clients/$name-$( (python3 --version && node --version && cat "$list") | sha256sum | cut -c1-16)
-    if [[ ! -e $dir/complete ]]; then
-        rm -rf "$dir"
-        mkdir -p "$dir"
-        "$make" "$dir" >&2
-        touch "$dir/complete"
-    fi
-    echo "$dir"
-}
-make_python() {
-    python3 -m venv "$1"
-    "$1/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$here/requirements.txt"
-}
-make_relay() {
-    python3 -m venv "$1"
-    "$1/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$here/requirements-relay.txt"
-}
-make_node() {
-    cp "$here/package.json" "$1"
-    (cd "$1" && npm install --no-audit --no-fund --loglevel=error)
-}
+source "$here/../clients.sh"
 
 python=$(made python "$here/requirements.txt" make_python)/bin/python
 SANDCRATE_NODE_CLIENT=$(made node "$here/package.json" make_node)
-SANDCRATE_RELAY_PYTHON=$(made relay "$here/requirements-relay.txt" make_relay)/bin/python
+SANDCRATE_RELAY_PYTHON=$(made relay "$here/requirements-relay.txt" make_python)/bin/python
 export SANDCRATE_NODE_CLIENT SANDCRATE_RELAY_PYTHON PYTHONDONTWRITEBYTECODE=1
 
 work=$(mktemp -d /tmp/sandcrate-mcp-XXXXXX)
