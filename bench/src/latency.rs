@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::args::Options;
 use crate::catalog::{Figure, Row, Server};
+use crate::e2b::{Sdk, Talk};
 use crate::floor::{Floor, Payload};
 use crate::mcp::{self, Starter};
 use crate::measurements::{Measurements, median, percentile};
@@ -30,6 +31,9 @@ pub(crate) const LONG_PAUSE: Duration = Duration::from_millis(500);
 /// Sessions wanted at the same moment, and how often in a round.
 const CROWD: usize = 50;
 const BURSTS: u32 = 4;
+
+/// By E2B's SDK, one after the other, in a round.
+const SDK_FLOWS: u32 = 20;
 
 /// Takes one sample of everything it measures.
 type Sample<'a> = dyn FnMut(&mut Measurements) -> anyhow::Result<()> + 'a;
@@ -86,6 +90,17 @@ pub(crate) fn measure(
     if let Some(place) = &place {
         variants.extend(mcp_servers(place)?);
     }
+    let ours = subjects.iter().find(|subject| subject.server == Server::Sandcrate);
+    if let Some(subject) = ours {
+        variants.extend(e2b_calls(subject.port()));
+    }
+    let sdk = ours.and_then(|subject| match Sdk::find(subject.port()) {
+        Ok(sdk) => Some(sdk),
+        Err(error) => {
+            measured.note(format!("E2B's SDK: absent, {error:#}"));
+            None
+        }
+    });
     let crowd = (0..CROWD).map(|_| Floor::start()).collect::<Result<Vec<_>, _>>();
     let crowd = crowd.context("starting the floor's launchers")?;
     for round in 0..options.rounds() {
@@ -98,11 +113,34 @@ pub(crate) fn measure(
         for subject in subjects.iter().filter(|subject| subject.server.meets_bursts()) {
             burst(subject, round, measured)?;
         }
+        if let Some(sdk) = &sdk {
+            e2b_sdk(sdk, measured)?;
+        }
         measured.end_round();
     }
     drop(variants);
     unpooled.close();
     pooled.close();
+    Ok(())
+}
+
+/// A sandbox's life by our own calls and by E2B's.
+fn e2b_calls(port: u16) -> [Variant<'static>; 2] {
+    [
+        Variant::timed(4, Row::E2bRest, move || Talk::connect(port)?.rest_flow()),
+        Variant::timed(4, Row::E2bCalls, move || Talk::connect(port)?.e2b_flow()),
+    ]
+}
+
+/// The same by the SDK, a process of its own in each round.
+fn e2b_sdk(sdk: &Sdk, measured: &mut Measurements) -> anyhow::Result<()> {
+    let told = sdk.run(SDK_FLOWS)?;
+    for (row, tail, times) in
+        [(Row::E2bSdk, Row::E2bSdkP99, told.alone), (Row::E2bSdkCrowd, Row::E2bSdkCrowdP99, told.crowd)]
+    {
+        measured.value(tail, percentile(&times, 0.99));
+        times.into_iter().for_each(|time| measured.value(row, time));
+    }
     Ok(())
 }
 

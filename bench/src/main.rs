@@ -7,6 +7,7 @@
 mod args;
 mod bulk;
 mod catalog;
+mod e2b;
 mod floor;
 mod idle;
 mod idle_floor;

@@ -87,6 +87,7 @@ pub(crate) fn judge(measured: &Measurements) -> Vec<Verdict> {
     verdicts.extend(judge_against_reference(measured));
     verdicts.extend(judge_network(measured));
     verdicts.extend(judge_mcp(measured));
+    verdicts.push(judge_e2b(measured));
     verdicts
 }
 
@@ -203,6 +204,13 @@ fn judge_mcp(measured: &Measurements) -> Vec<Verdict> {
         below("mcp run: a tool call, more than bare", 0.3, "ms", more),
         below("mcp run: start of a cached Python server", 1.3, "bare", start),
     ]
+}
+
+/// What E2B's protocol costs us beyond our own: by one client, so that no SDK's time is in it.
+fn judge_e2b(measured: &Measurements) -> Verdict {
+    let value = |row| measured.summary(row).map(|summary| summary.p50);
+    let more = value(Row::E2bCalls).zip(value(Row::E2bRest)).map(|(calls, rest)| calls - rest);
+    below("E2B's calls: a sandbox's life, more than by REST", 5.0, "ms", more)
 }
 
 /// How many times faster we are than LangBot's runtime, by the same client in the same run.

@@ -300,6 +300,13 @@ impl Subject {
     }
 }
 
+impl Subject {
+    /// Where it listens on loopback.
+    pub(crate) fn port(&self) -> u16 {
+        self.daemon.port
+    }
+}
+
 impl Drop for Subject {
     /// The reference leaves its boxes behind unless it is told to remove them.
     fn drop(&mut self) {

@@ -28,7 +28,7 @@ pub(crate) struct Reference {
 
 /// The reference on each backend that may be used here, and why others may not.
 pub(crate) fn find() -> anyhow::Result<(Vec<Reference>, Vec<String>)> {
-    let python = environment()?;
+    let python = environment(PACKAGE)?;
     let (mut found, mut absent) = (Vec::new(), Vec::new());
     match nsjail() {
         Ok(()) => found.push(reference(&python, Server::ReferenceNsjail, "nsjail", None)),
@@ -43,7 +43,7 @@ pub(crate) fn find() -> anyhow::Result<(Vec<Reference>, Vec<String>)> {
 
 /// The reference without a backend: by a name that none has, because it looks for one itself when told nothing.
 pub(crate) fn without_backend() -> anyhow::Result<Reference> {
-    Ok(reference(&environment()?, Server::Reference, "none", None))
+    Ok(reference(&environment(PACKAGE)?, Server::Reference, "none", None))
 }
 
 // When the reference starts, it removes the boxes of every other one that uses the same daemon or directory.
@@ -86,17 +86,17 @@ fn reference(python: &Path, server: Server, backend: &str, image: Option<String>
     Reference { server, recipe, image }
 }
 
-/// The interpreter of the environment, which is made when it is not there.
-fn environment() -> anyhow::Result<PathBuf> {
+/// The interpreter of the environment with a package, which is made when it is not there.
+pub(crate) fn environment(package: &str) -> anyhow::Result<PathBuf> {
     // target/release/sandcrate-bench
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(2).context("a program outside a target directory")?;
-    let home = target.join("bench-reference").join(PACKAGE);
+    let home = target.join("bench-reference").join(package);
     let python = home.join("bin/python");
     let complete = home.join("complete");
     if !complete.exists() {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home))?;
-        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", PACKAGE]))?;
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", package]))?;
         std::fs::write(complete, [])?;
     }
     Ok(python)
