@@ -125,7 +125,6 @@ pub struct FilesystemEvent {
 /// A message of the stream of `WatchDir`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, on its way to or from the wire")]
 pub enum WatchDirResponse {
     /// The first: from now on nothing is missed.
     Start(Empty),

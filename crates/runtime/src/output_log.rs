@@ -343,6 +343,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_reader_may_pass_over_what_was_written_before_it_came() {
+        let log = OutputLog::new(3);
+        log.append(Stream::Stdout, Bytes::from_static(b"old")).await;
+        let mut late = log.reader(None, Pace::Waited);
+        late.skip_written();
+        let began = Instant::now();
+        log.append(Stream::Stdout, Bytes::from_static(b"new")).await;
+        assert_eq!(began.elapsed(), Duration::ZERO, "it holds nobody up for what it will not read");
+        assert_eq!(text(late.next().await), "new");
+        log.finish(exit());
+        late.skip_written();
+        assert_eq!(text(late.next().await), "exit", "an end is not passed over");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn without_a_reader_the_oldest_goes_and_the_gap_is_told() {
         let log = OutputLog::new(6);
         for piece in ["aaa", "bbb", "ccc"] {

@@ -56,6 +56,25 @@ async fn a_timeout_ends_the_box_of_a_persistent_session_and_keeps_the_session() 
 }
 
 #[tokio::test]
+async fn a_persistent_session_is_put_to_sleep_and_woken() {
+    let bench = Bench::new().await;
+    let id = SessionId::new("p").unwrap();
+    bench.runtime.exec(&persistent("echo hi"), OnTimeout::EndSession).await.unwrap();
+    let storage = bench.backend.spec(&id).unwrap().storage;
+    bench.runtime.sleep_session("p").await.unwrap();
+    assert_eq!(bench.runtime.session("p").unwrap().state, SessionState::Dormant);
+    assert!(bench.backend.sessions().is_empty(), "its box is gone");
+    bench.runtime.wake_session("p").await.unwrap();
+    assert_eq!(bench.runtime.session("p").unwrap().state, SessionState::Idle);
+    assert_eq!(bench.backend.spec(&id).unwrap().storage, storage, "the same files");
+    bench.runtime.exec(&Bench::spec("other", "echo hi"), OnTimeout::EndSession).await.unwrap();
+    let refused = bench.runtime.sleep_session("other").await.unwrap_err();
+    assert!(refused.to_string().contains("not persistent"), "{refused}");
+    assert_eq!(bench.runtime.session("other").unwrap().state, SessionState::Idle, "and goes on");
+    assert!(bench.runtime.wake_session("nobody").await.is_err());
+}
+
+#[tokio::test]
 async fn a_record_holds_no_environment() {
     let bench = Bench::new().await;
     bench.runtime.exec(&persistent("echo hi"), OnTimeout::EndSession).await.unwrap();

@@ -67,13 +67,11 @@ impl E2bConfig {
             return Some(("e2b.max_timeout_sec".to_owned(), "0".to_owned(), "must be at least 1".to_owned()));
         }
         self.templates.iter().find_map(|(name, template)| {
-            let key = format!("e2b.templates.{name}");
-            let box_of = match self.resolve(template) {
-                Ok(box_of) => box_of,
-                Err(problem) => return Some((key, template.profile.clone().unwrap_or_default(), problem)),
+            let (field, problem) = match self.resolve(template) {
+                Ok(box_of) => box_of.profile.problem()?,
+                Err(problem) => ("profile", problem),
             };
-            let (field, problem) = box_of.profile.problem()?;
-            Some((key, field.to_owned(), problem))
+            Some(("e2b.templates".to_owned(), format!("{name}.{field}"), problem))
         })
     }
 
@@ -203,8 +201,8 @@ mod tests {
         for (text, key, part) in [
             (r#"{"domain": "https://a.example"}"#, "e2b.domain", "host name"),
             (r#"{"max_timeout_sec": 0}"#, "e2b.max_timeout_sec", "at least 1"),
-            (r#"{"templates": {"t": {"profile": "none"}}}"#, "e2b.templates.t", "none"),
-            (r#"{"templates": {"t": {"memory_mb": 1}}}"#, "e2b.templates.t", "at least 32"),
+            (r#"{"templates": {"t": {"profile": "none"}}}"#, "e2b.templates", "none"),
+            (r#"{"templates": {"t": {"memory_mb": 1}}}"#, "e2b.templates", "at least 32"),
         ] {
             let (found, _, problem) = parse(text).problem().unwrap();
             assert!(found == key && problem.contains(part), "{text}: {found} {problem}");

@@ -32,6 +32,14 @@ impl Refused {
         Self::new(StatusCode::NOT_IMPLEMENTED, message)
     }
 
+    /// Says more where this machine lacks something.
+    pub(crate) fn with_hint(mut self, hint: &str) -> Self {
+        if self.0.code == StatusCode::NOT_IMPLEMENTED.as_u16() {
+            self.0.message.push_str(hint);
+        }
+        self
+    }
+
     /// To the control plane.
     pub(crate) fn no_sandbox(id: &str) -> Self {
         let shown: String = id.chars().take(64).collect();

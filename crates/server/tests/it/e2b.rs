@@ -69,8 +69,21 @@ impl Server {
         server
     }
 
+    /// One whose boxes take so long to be made.
+    async fn slow(delay: Duration) -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let backend = FakeBackend::new(play).with_network().with_start_delay(delay);
+        let mut server = Self::over(state.path(), ServerConfig::default(), backend).await;
+        server.state = Some(state);
+        server
+    }
+
     async fn on(state: &std::path::Path, config: ServerConfig) -> Self {
-        let backend = Arc::new(FakeBackend::new(play).with_network().with_ports(in_box));
+        Self::over(state, config, FakeBackend::new(play).with_network().with_ports(in_box)).await
+    }
+
+    async fn over(state: &std::path::Path, config: ServerConfig, backend: FakeBackend) -> Self {
+        let backend = Arc::new(backend);
         let runtime = Runtime::open(RuntimeConfig::new(state), vec![backend.clone()]).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());

@@ -15,9 +15,9 @@ use super::super::TEMPLATE_LABEL;
 use super::super::config::E2bConfig;
 use super::super::error::Refused;
 use super::super::sandbox::{Facts, NoRandomness, Secret, new_id};
-use super::Body;
 use super::network::wanted_network;
 use super::show::handle;
+use super::{Body, to_the_end};
 use crate::App;
 
 /// A sandbox carries its metadata for its whole life, and each list shows it.
@@ -34,8 +34,11 @@ pub(super) async fn create(
     headers: HeaderMap,
     Body(wanted): Body<NewSandbox>,
 ) -> Result<Made, Refused> {
-    let made = app.e2b.keys.once(&headers, &wanted, || make(&app, wanted.clone())).await?;
-    Ok((StatusCode::CREATED, Json(made)))
+    let making = {
+        let app = app.clone();
+        async move { app.e2b.keys.once(&headers, &wanted, || make(&app, wanted.clone())).await }
+    };
+    Ok((StatusCode::CREATED, Json(to_the_end(&app, making).await?)))
 }
 
 /// `POST /v2/sandboxes`, whose sandboxes are always secured.
@@ -58,6 +61,7 @@ async fn make(app: &App, wanted: NewSandbox) -> Result<Handle, Refused> {
     }
     let time = time(config, wanted.timeout.unwrap_or(DEFAULT_TIMEOUT_SEC), "timeout")?;
     let asked = wanted_network(wanted.allow_internet_access, wanted.network.as_ref())?;
+    let unsaid = asked.is_none();
     let network = asked.or_else(|| template.network.clone()).unwrap_or_else(|| config.network.clone());
     let private = wanted.network.as_ref().and_then(|network| network.allow_public_traffic) == Some(false);
     let id = new_id()?;
@@ -77,7 +81,13 @@ async fn make(app: &App, wanted: NewSandbox) -> Result<Handle, Refused> {
         internet: wanted.allow_internet_access,
         network: wanted.network,
     };
-    let sandbox = app.e2b.create(&app.runtime, facts, &spec, options, time).await?;
+    let sandbox = app.e2b.create(&app.runtime, facts, &spec, options, time).await.map_err(|refused| {
+        if unsaid {
+            refused.with_hint("; set [e2b] network = \"off\" for sandboxes without")
+        } else {
+            refused
+        }
+    })?;
     Ok(handle(app, &sandbox))
 }
 

@@ -1,5 +1,8 @@
 //! One sandbox: looked at, connected to, given time, paused, resumed, ended.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -9,9 +12,10 @@ use sandcrate_e2b_wire::control::{
 
 use super::super::error::Refused;
 use super::super::life::Found;
-use super::Body;
+use super::super::sandbox::Sandbox;
 use super::create::time;
 use super::show::{detail, handle};
+use super::{Body, to_the_end};
 use crate::App;
 
 pub(super) async fn get(
@@ -25,8 +29,17 @@ pub(super) async fn get(
 
 pub(super) async fn kill(State(app): State<App>, Path(id): Path<String>) -> Result<StatusCode, Refused> {
     let sandbox = app.e2b.expect(&app.runtime, &id)?;
-    app.e2b.kill(&app.runtime, &sandbox).await?;
+    let work = {
+        let app = app.clone();
+        async move { app.e2b.kill(&app.runtime, &sandbox).await }
+    };
+    to_the_end(&app, work).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn found(app: &App, sandbox: &Arc<Sandbox>, time: Duration) -> Result<Found, Refused> {
+    let (app_too, sandbox) = (app.clone(), Arc::clone(sandbox));
+    to_the_end(app, async move { app_too.e2b.connect(&app_too.runtime, &sandbox, time).await }).await
 }
 
 /// Finds a running one, which gets at least so much time, or resumes a paused one.
@@ -37,7 +50,7 @@ pub(super) async fn connect(
 ) -> Result<(StatusCode, Json<Handle>), Refused> {
     let sandbox = app.e2b.expect(&app.runtime, &id)?;
     let time = time(&app.config.e2b, wanted.timeout.unwrap_or(DEFAULT_TIMEOUT_SEC), "timeout")?;
-    let status = match app.e2b.connect(&app.runtime, &sandbox, time).await? {
+    let status = match found(&app, &sandbox, time).await? {
         Found::Running => StatusCode::OK,
         Found::Resumed => StatusCode::CREATED,
     };
@@ -57,7 +70,7 @@ pub(super) async fn resume(
         ));
     }
     let time = time(&app.config.e2b, wanted.timeout.unwrap_or(DEFAULT_TIMEOUT_SEC), "timeout")?;
-    if app.e2b.connect(&app.runtime, &sandbox, time).await? == Found::Running {
+    if found(&app, &sandbox, time).await? == Found::Running {
         return Err(Refused::new(StatusCode::CONFLICT, format!("sandbox {id} is running already")));
     }
     Ok((StatusCode::CREATED, Json(handle(&app, &sandbox))))
@@ -75,7 +88,11 @@ pub(super) async fn pause(
              leave the mode out",
         ));
     }
-    app.e2b.pause(&app.runtime, &sandbox).await?;
+    let work = {
+        let app = app.clone();
+        async move { app.e2b.pause(&app.runtime, &sandbox).await }
+    };
+    to_the_end(&app, work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -100,6 +117,6 @@ pub(super) async fn refresh(
     if !sandbox.is_running() {
         return Err(Refused::no_sandbox(&id));
     }
-    app.e2b.connect(&app.runtime, &sandbox, time).await?;
+    found(&app, &sandbox, time).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -87,6 +87,18 @@ async fn nothing(method: Method, uri: Uri) -> Refused {
     Refused::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not served at {path}"))
 }
 
+/// Does what must not be left half done by a client that leaves.
+async fn to_the_end<T: Send + 'static>(
+    app: &App,
+    work: impl Future<Output = Result<T, Refused>> + Send + 'static,
+) -> Result<T, Refused> {
+    let done = app.tasks.spawn(work).await;
+    done.unwrap_or_else(|_| {
+        let message = "the request ended without a result";
+        Err(Refused::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, message))
+    })
+}
+
 /// A JSON body; an empty one is an empty object.
 #[derive(Debug)]
 struct Body<T>(T);

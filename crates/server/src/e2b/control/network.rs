@@ -8,7 +8,7 @@ use sandcrate_protocol::network::{Base, NetworkRequest, Policy, Rule};
 use serde_json::Value;
 
 use super::super::error::Refused;
-use super::Body;
+use super::{Body, to_the_end};
 use crate::App;
 
 /// E2B's names of everything.
@@ -26,15 +26,22 @@ pub(super) async fn change(
     }
     let internet = wanted.allow_internet_access;
     let network = wanted_network(internet, Some(&wanted))?.unwrap_or_else(|| app.config.e2b.network.clone());
-    let _turn = sandbox.turn.lock().await;
-    if !sandbox.is_running() {
-        return Err(Refused::no_sandbox(&id));
-    }
-    app.runtime.set_network(&id, network).await.map_err(|error| match error.kind() {
-        ErrorKind::SessionNotFound => Refused::no_sandbox(&id),
-        _ => error.into(),
-    })?;
-    sandbox.set_network(internet, Some(NetworkConfig { allow_internet_access: None, ..wanted }));
+    let changing = {
+        let app = app.clone();
+        async move {
+            let _turn = sandbox.turn.lock().await;
+            if !sandbox.is_running() {
+                return Err(Refused::no_sandbox(&id));
+            }
+            app.runtime.set_network(&id, network).await.map_err(|error| match error.kind() {
+                ErrorKind::SessionNotFound => Refused::no_sandbox(&id),
+                _ => error.into(),
+            })?;
+            sandbox.set_network(internet, Some(NetworkConfig { allow_internet_access: None, ..wanted }));
+            Ok(())
+        }
+    };
+    to_the_end(&app, changing).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -7,7 +7,7 @@ use sandcrate_server::ServerConfig;
 use serde_json::json;
 
 use super::{LONG, Made, Server, answer, refusal};
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, until as eventually};
 
 /// Waits until the sandbox is in this state; `None` until it is gone.
 async fn until(server: &Server, made: &Made, state: Option<&str>) {
@@ -35,7 +35,7 @@ async fn a_sandbox_ends_when_its_time_is_over_though_it_is_used() {
     until(&server, &made, None).await;
     let (last, end) = stream.next().await;
     assert!(last && end["error"]["message"].as_str().unwrap().contains("was not found"), "{end}");
-    assert!(server.backend.sessions().is_empty());
+    eventually("its box is gone", || server.backend.sessions().is_empty()).await;
     let (status, message) = refusal(answer(server.envd(&made, Method::GET, "/health")).await);
     assert!(status == 502 && message.contains("was not found"), "{message}");
     server.stop().await;
@@ -144,5 +144,24 @@ async fn a_session_that_another_face_ends_is_no_sandbox_any_more() {
     assert_eq!(refusal(answer(server.envd(&made, Method::GET, "/health")).await).0, 502);
     assert_eq!(refusal(server.get(&format!("/sandboxes/{}", made.id)).await).0, 404);
     assert_eq!(server.get("/v2/sandboxes").await.1, json!([]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_maker_leaves_is_one_and_ends_in_time() {
+    let server = Server::slow(Duration::from_millis(500)).await;
+    let body = json!({"templateID": "base", "timeout": 2});
+    let request =
+        server.request(Method::POST, "/v2/sandboxes").json(&body).timeout(Duration::from_millis(100));
+    assert!(request.send().await.unwrap_err().is_timeout());
+    let listed = async || server.get("/v2/sandboxes").await.1.as_array().unwrap().len();
+    for (what, count) in [("made", 1), ("ended", 0)] {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while listed().await != count {
+            assert!(tokio::time::Instant::now() < deadline, "it is not {what}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    eventually("its box is gone", || server.backend.sessions().is_empty()).await;
     server.stop().await;
 }
