@@ -264,3 +264,25 @@ fn tools_and_profiles_are_read_and_checked() {
         }
     }
 }
+
+#[test]
+fn e2bs_templates_are_read_and_checked() {
+    let file = "[e2b]\ndomain = \"box.example\"\n[e2b.templates.data]\nimage = \"data\"\nprofile = \"big\"\n\
+                [profiles.big]\nmemory_mb = 4096";
+    let e2b = case(file, &[("SANDCRATE__E2B__NETWORK", "off")]).load().unwrap().server().e2b;
+    assert_eq!((e2b.domain.as_deref(), e2b.network.to_string().as_str()), (Some("box.example"), "off"));
+    assert_eq!(e2b.templates["data"].image.as_deref(), Some("data"));
+    assert_eq!(e2b.profiles["big"].memory_mb, 4096, "templates may name the operator's profiles");
+    for (file, words) in [
+        ("[e2b]\ndomain = \"https://x\"", &["e2b.domain = https://x", "host name"][..]),
+        ("[e2b]\nmax_timeout_sec = 0", &["e2b.max_timeout_sec = 0", "at least 1"]),
+        ("[e2b.templates.t]\nprofile = \"none\"", &["t.profile", "none"]),
+        ("[e2b.templates.t]\nmemory_mb = 1", &["t.memory_mb", "at least 32"]),
+        ("[e2b.templates.t]\nmemroy_mb = 1", &["memroy_mb"]),
+    ] {
+        let said = case(file, &[]).refusal();
+        for word in words {
+            assert!(said.contains(word), "{file}: `{word}` is not in: {said}");
+        }
+    }
+}

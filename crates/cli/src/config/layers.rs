@@ -16,7 +16,7 @@ use crate::failure::Failure;
 pub(crate) const ENV_PREFIX: &str = "SANDCRATE__";
 
 /// Tables whose keys are the operator's own: each is one setting, as a whole.
-const TABLES: [&str; 3] = ["images", "mcp.servers", "profiles"];
+const TABLES: [&str; 4] = ["e2b.templates", "images", "mcp.servers", "profiles"];
 
 /// Where a value comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

@@ -55,7 +55,7 @@ impl FromStr for Listen {
             return Ok(Self::Unix(path.into()));
         }
         if let Some(address) = text.strip_prefix("tls:") {
-            return match address.parse()? {
+            return match address.parse().map_err(|problem| format!("`{text}`: {problem}"))? {
                 Self::Tcp(address) => Ok(Self::Tls(address)),
                 Self::Tls(_) | Self::Unix(_) => Err(format!("`{text}` is no address; {forms}")),
             };
