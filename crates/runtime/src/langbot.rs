@@ -1,5 +1,6 @@
 //! LangBot's own configuration, as far as a runtime has use for it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -34,6 +35,13 @@ pub(crate) fn parse(config: &Value, source: &InitSource) -> Result<LangbotConfig
     parsed.mount_roots = roots.iter().map(|root| absolute(&source.base_dir, root)).collect();
     parsed.mount_roots.dedup();
     Ok(parsed)
+}
+
+/// What it says of a backend, in the section of its name. What is no text is of no use there.
+pub(crate) fn of_backend(config: &Value, name: &str) -> Option<BTreeMap<String, String>> {
+    let section = config.get(name)?.as_object()?;
+    let texts = section.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    Some(texts.collect())
 }
 
 /// `skills_root` below `host_root`, with the defaults that LangBot has; nothing when it names neither.

@@ -171,6 +171,7 @@ impl Runtime {
             Some(root) => self.inner.admitted_skills_root(root)?,
             None => None,
         };
+        self.configure_backends(config, source);
         let mut known = locked(&self.inner.langbot);
         let before = effective_choice(self.inner.config.backend.as_ref(), &known);
         if sent.backend.is_some() {
@@ -203,6 +204,20 @@ impl Runtime {
             self.inner.backends.forget();
         }
         Ok(())
+    }
+
+    /// Only of a client that is known: whoever says where boxes are made sees what is in them.
+    fn configure_backends(&self, config: &serde_json::Value, source: &InitSource) {
+        for backend in self.inner.backends.all() {
+            match langbot::of_backend(config, backend.name()) {
+                Some(section) if source.known => backend.configure(&section),
+                Some(section) if section.values().any(|value| !value.trim().is_empty()) => tracing::warn!(
+                    backend = backend.name(),
+                    "what a client that is not known says of a backend is ignored; set it in the server's own configuration"
+                ),
+                _ => {}
+            }
+        }
     }
 
     pub async fn backend_status(&self) -> BackendStatus {
