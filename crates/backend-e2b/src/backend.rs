@@ -81,7 +81,16 @@ impl Shared {
     fn access(&self) -> Result<Access, BackendError> {
         let client = lock(&self.client).clone();
         let settings = self.config.environment.clone().or(self.config.operator.clone()).or(client);
-        Access::resolve(&settings).map_err(|why| BackendError::Unavailable { backend: NAME, why })
+        let unavailable = |why| BackendError::Unavailable { backend: NAME, why };
+        let access = Access::resolve(&settings).map_err(unavailable)?;
+        if access.api.starts_with("https://") {
+            return Err(unavailable(format!(
+                "{} needs TLS, which this build has no client for; name an http:// address, such as that of a proxy \
+                 on this machine, in E2B_API_URL and E2B_SANDBOX_URL",
+                access.api
+            )));
+        }
+        Ok(access)
     }
 
     fn workshop(&self) -> Result<Workshop, BackendError> {

@@ -58,7 +58,7 @@ fn spelled(argv: &[OsString]) -> String {
         let _ = write!(script, "w{index}=$(printf '");
         for byte in word.as_bytes() {
             match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' => {
                     script.push(char::from(*byte))
                 }
                 _ => {

@@ -9,7 +9,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE
 use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use sandcrate_e2b_wire::connect;
 use sandcrate_e2b_wire::control::Sandbox;
-use sandcrate_e2b_wire::process::{self, SelectRequest, Selector, StartRequest};
+use sandcrate_e2b_wire::process::{self, ProcessEvent, SelectRequest, Selector, StartRequest};
 use sandcrate_e2b_wire::{ENVD_PORT, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -142,6 +142,7 @@ impl Envd {
         let request = self
             .request(Method::POST, method, User::Default)
             .header(connect::VERSION_HEADER, "1")
+            .header(connect::TIMEOUT_HEADER, limit.as_millis().to_string())
             .json(message);
         ask(what, request, limit, ANSWER_BYTES).await?.json(what)
     }
@@ -157,8 +158,17 @@ impl Envd {
 
     /// The events of a running program, from now on.
     pub(crate) async fn reattach(&self, pid: u32) -> Result<EventStream, EndpointError> {
+        const WHAT: &str = "going back to a command";
         let request = SelectRequest { process: Selector::Pid(pid) };
-        self.stream("going back to a command", "Connect", &request, User::Default).await
+        let mut stream = self.stream(WHAT, "Connect", &request, User::Default).await?;
+        // One that is not there may be told in the stream.
+        match stream.next().await? {
+            Some(ProcessEvent::Start(_) | ProcessEvent::Keepalive(_)) => Ok(stream),
+            _ => {
+                let problem = "the stream does not begin with the program's start".to_owned();
+                Err(EndpointError::Malformed { what: WHAT, problem })
+            }
+        }
     }
 
     async fn stream<Q: Serialize>(

@@ -12,13 +12,14 @@ use sandcrate_backend::{
     LimitHit, PtySize, StdinMode, Stream,
 };
 use sandcrate_driver::pieces::{PATIENCE, Sink};
+use sandcrate_e2b_wire::connect::Code;
 use sandcrate_e2b_wire::process::{Ended, Output, ProcessEvent};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::ending::{exit_of, usage_of};
 use crate::http::EndpointError;
-use crate::process::Process;
+use crate::process::{Process, start_error};
 use crate::session::Session;
 use crate::stream::EventStream;
 use crate::sync::Report;
@@ -75,6 +76,7 @@ async fn drive(
         deadline: request.timeout.and_then(|limit| started.checked_add(limit)),
         started,
         terminal: request.pty.is_some(),
+        program: request.program(),
         session,
         process,
         ends,
@@ -100,6 +102,7 @@ struct Driver {
     deadline: Option<Instant>,
     started: Instant,
     terminal: bool,
+    program: String,
     report: Report,
 }
 
@@ -116,6 +119,8 @@ enum Conclusion {
     Ended(Ended),
     /// It was killed, and nobody told its end.
     Unheard,
+    /// It did not start, or could not go on.
+    Refused(EndpointError),
     Failed(EndpointError),
     SessionEnded,
 }
@@ -126,6 +131,7 @@ impl Driver {
         let mut sinks = Sinks {
             stdout: Sink::new(Stream::Stdout, self.ends.events.clone()),
             stderr: Sink::new(Stream::Stderr, self.ends.events.clone()),
+            lost: 0,
         };
         let (_, no_input) = tokio::sync::mpsc::channel(1);
         let input = std::mem::replace(&mut self.ends.stdin, no_input);
@@ -175,7 +181,7 @@ impl Driver {
             let sink = if self.terminal { &mut sinks.stdout } else { &mut sinks.stderr };
             sink.push(text.into()).await;
         }
-        let dropped_bytes = sinks.stdout.dropped() + sinks.stderr.dropped();
+        let dropped_bytes = sinks.stdout.dropped() + sinks.stderr.dropped() + sinks.lost;
         let last = self.conclude(conclusion, course, over, dropped_bytes).await;
         let events = self.ends.events.clone();
         // The caller sees that no more input or control is taken before, or with, the last event.
@@ -194,6 +200,9 @@ impl Driver {
             Conclusion::Ended(ended) => ended,
             Conclusion::Unheard => {
                 Ended { exit_code: -1, status: "signal: killed".to_owned(), ..Ended::default() }
+            }
+            Conclusion::Refused(error) => {
+                return ExecEvent::Failed(start_error(&self.session, &self.program, error).await);
             }
             Conclusion::Failed(error) => return ExecEvent::Failed(self.session.judge(error).await),
             Conclusion::SessionEnded => return ExecEvent::Failed(self.session.ended_error()),
@@ -214,6 +223,8 @@ impl Driver {
 struct Sinks {
     stdout: Sink,
     stderr: Sink,
+    /// Bytes that the endpoint itself could not hand on in time.
+    lost: u64,
 }
 
 /// Hands on what the program writes until it ends.
@@ -239,12 +250,38 @@ async fn pump(
                 what: "running a command",
                 problem: "its stream ended before it did".to_owned(),
             },
+            Err(error) if is_final(&error) => return Conclusion::Refused(error),
             Err(error) => error,
         };
+        sinks.lost += lost_bytes(&broken);
         match reattach(session, process, broken).await {
             Ok(again) => stream = again,
             Err(conclusion) => return conclusion,
         }
+    }
+}
+
+/// Whether an error is about the program and not about its stream.
+fn is_final(error: &EndpointError) -> bool {
+    let of_stream = [
+        Code::DataLoss,
+        Code::Unavailable,
+        Code::Canceled,
+        Code::Aborted,
+        Code::DeadlineExceeded,
+        Code::Unauthenticated,
+        Code::Unknown,
+    ];
+    error.code().is_some_and(|code| !of_stream.contains(&code))
+}
+
+/// What a stream of our own kind says when it ends because it was not read in time.
+fn lost_bytes(broken: &EndpointError) -> u64 {
+    match broken {
+        EndpointError::Refused { code: Code::DataLoss, message, .. } => {
+            message.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+        }
+        _ => 0,
     }
 }
 

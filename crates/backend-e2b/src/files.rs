@@ -21,34 +21,23 @@ pub(crate) async fn perform(session: &Session, request: FileRequest) -> Result<F
         return Err(session.ended_error());
     }
     let files = Files { session };
-    match request {
-        FileRequest::Stat { path } => files.stat(&path).await.map(FileReply::Entry),
-        FileRequest::List { path } => files.list(&path).await,
-        FileRequest::Read { path, offset, limit } => files.read(&path, offset, limit).await,
-        FileRequest::Write { path, data } => {
-            let written = session.envd.write(&files.remote(&path), data).await;
-            files.done("write", &path, written).await
-        }
-        FileRequest::Append { path, data } => files.append(&path, data).await,
-        FileRequest::MakeDir { path } => files.make_dir(&path).await,
-        FileRequest::Remove { path } => {
-            // A service may call it a success to remove nothing.
-            files.stat_for("remove", &path).await?;
-            let message = PathRequest { path: files.remote(&path) };
-            let removed = files.call::<_, Empty>("Remove", &message).await.map(drop);
-            files.done("remove", &path, removed).await
-        }
-        FileRequest::Rename { from, to } => {
-            let message = MoveRequest { source: files.remote(&from), destination: files.remote(&to) };
-            let moved = files.call::<_, EntryResponse>("Move", &message).await.map(drop);
-            files.done("rename", &from, moved).await
-        }
-        other => Err(BackendError::Unsupported {
-            backend: crate::NAME,
-            what: format!("{other:?}"),
-            hint: "its sandboxes have no such operation".to_owned(),
-        }),
+    // What is shared is looked at as it is on the host, and changed there too.
+    let shared = !session.shares.targets().is_empty();
+    if shared {
+        session.shares.push(&session.envd).await?;
     }
+    let reply = files.perform(request).await;
+    if shared {
+        let (report, _) = session.shares.pull(&session.envd).await?;
+        if let Some(text) = report.text() {
+            tracing::info!(
+                session.id = session.id().as_str(),
+                text,
+                "not everything that is shared is on the host"
+            );
+        }
+    }
+    reply
 }
 
 struct Files<'a> {
@@ -56,6 +45,38 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
+    async fn perform(&self, request: FileRequest) -> Result<FileReply, BackendError> {
+        let (files, session) = (self, self.session);
+        match request {
+            FileRequest::Stat { path } => files.stat(&path).await.map(FileReply::Entry),
+            FileRequest::List { path } => files.list(&path).await,
+            FileRequest::Read { path, offset, limit } => files.read(&path, offset, limit).await,
+            FileRequest::Write { path, data } => {
+                let written = session.envd.write(&files.remote(&path), data).await;
+                files.done("write", &path, written).await
+            }
+            FileRequest::Append { path, data } => files.append(&path, data).await,
+            FileRequest::MakeDir { path } => files.make_dir(&path).await,
+            FileRequest::Remove { path } => {
+                // A service may call it a success to remove nothing.
+                files.stat_for("remove", &path).await?;
+                let message = PathRequest { path: files.remote(&path) };
+                let removed = files.call::<_, Empty>("Remove", &message).await.map(drop);
+                files.done("remove", &path, removed).await
+            }
+            FileRequest::Rename { from, to } => {
+                let message = MoveRequest { source: files.remote(&from), destination: files.remote(&to) };
+                let moved = files.call::<_, EntryResponse>("Move", &message).await.map(drop);
+                files.done("rename", &from, moved).await
+            }
+            other => Err(BackendError::Unsupported {
+                backend: crate::NAME,
+                what: format!("{other:?}"),
+                hint: "its sandboxes have no such operation".to_owned(),
+            }),
+        }
+    }
+
     /// A relative path starts at the session's workdir.
     fn remote(&self, path: &str) -> String {
         match path.starts_with('/') {

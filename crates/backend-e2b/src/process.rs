@@ -56,9 +56,14 @@ impl Process {
         request: &ExecRequest,
     ) -> Result<(Self, EventStream), BackendError> {
         let env = environment(&session.spec.env, request)?;
+        let cwd = session.places.remote(request.cwd.as_ref().unwrap_or(&session.spec.workdir));
         let mut invocation = Invocation::of(&request.command);
-        let mut envs: BTreeMap<String, String> = env.into_iter().collect();
+        // What the sandbox gives already is not sent along.
+        let new = |(key, value): &(String, String)| session.given.get(key) != Some(value);
+        let mut envs: BTreeMap<String, String> = env.into_iter().filter(new).collect();
         let mark = (session.envd.peer == Peer::Other).then(|| session.fresh_name());
+        // A place may be a link: shells tell it by the name that was asked for.
+        envs.entry("PWD".to_owned()).or_insert_with(|| cwd.clone());
         if let Some(mark) = &mark {
             envs.insert(MARK.to_owned(), mark.clone());
         }
@@ -71,7 +76,6 @@ impl Process {
             invocation.arguments.push(path.clone());
             process.script = Some(path);
         }
-        let cwd = session.places.remote(request.cwd.as_ref().unwrap_or(&session.spec.workdir));
         let message = StartRequest {
             process: ProcessConfig {
                 cmd: invocation.program,
@@ -262,9 +266,10 @@ async fn workdir_error(session: &Session, request: &ExecRequest, error: Endpoint
 }
 
 /// A failure to start, in the caller's words. Services tell little by codes, and more by the kernel's text.
-async fn start_error(session: &Session, program: &str, error: EndpointError) -> BackendError {
+pub(crate) async fn start_error(session: &Session, program: &str, error: EndpointError) -> BackendError {
     let EndpointError::Refused { code, message, .. } = &error else { return session.judge(error).await };
-    let says = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
+    let lower = message.to_lowercase();
+    let says = |texts: &[&str]| texts.iter().any(|text| lower.contains(text));
     let program = program.to_owned();
     match code {
         Code::NotFound if !session.is_alive().await => session.ended_error(),

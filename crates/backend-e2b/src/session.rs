@@ -1,6 +1,6 @@
 //! A live session: its sandbox, what runs in it, what keeps it, and its end.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,6 +34,8 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     pub(crate) spec: SessionSpec,
     pub(crate) sandbox: String,
+    /// What the sandbox gives every command of itself.
+    pub(crate) given: Arc<BTreeMap<String, String>>,
     pub(crate) control: Control,
     pub(crate) envd: Envd,
     pub(crate) places: Places,
@@ -54,6 +56,7 @@ pub(crate) struct Parts {
     pub(crate) number: u64,
     pub(crate) spec: SessionSpec,
     pub(crate) sandbox: String,
+    pub(crate) given: Arc<BTreeMap<String, String>>,
     pub(crate) control: Control,
     pub(crate) envd: Envd,
     pub(crate) places: Places,
@@ -63,12 +66,13 @@ pub(crate) struct Parts {
 impl Session {
     /// Its sandbox is kept from now on.
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let Parts { info, number, spec, sandbox, control, envd, places, shares } = parts;
+        let Parts { info, number, spec, sandbox, given, control, envd, places, shares } = parts;
         let session = Arc::new(Self {
             info,
             number,
             spec,
             sandbox,
+            given,
             control,
             envd,
             places,

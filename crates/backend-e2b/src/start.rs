@@ -28,12 +28,25 @@ pub(crate) const OWNER: &str = "sandcrate.owner";
 const SESSION: &str = "sandcrate.session";
 /// As LangBot's runtime has it.
 const HOST_MOUNT: &str = "host-mount";
+/// Of one value, as endpoints take it.
+const METADATA_BYTES: usize = 1000;
 const WORKSPACE: &str = "/workspace";
 const REMOTE_WORKSPACE: &str = "/home/user/workspace";
 
-/// Makes the directories and says of each whether it can be written; first the home and the user.
-const PREPARE: &str = r#"printf '%s\n' "${HOME:-/}"; id -un 2>/dev/null || echo user
-for d; do if mkdir -p -- "$d" 2>/dev/null && [ -w "$d" ]; then echo yes; else echo no; fi; done"#;
+/// Makes the directories and says of each whether it can be written; first the home and the user. The first argument is
+/// the workspace. What would begin in the root itself, or is there and empty, becomes a link into the home: a root may be
+/// small and in memory. What is mounted stays.
+const PREPARE: &str = r#"h=${HOME:-/}; w=$1; shift
+printf '%s\n' "$h"; id -un 2>/dev/null || echo user
+for d; do
+  t=${d#/}; t=/${t%%/*}
+  if [ "$t" = "$w" ] && [ ! -L "$t" ]; then rmdir -- "$t" 2>/dev/null; fi
+  if [ ! -e "$t" ]; then
+    if [ "$t" = "$w" ]; then l=$h/workspace; else l=$h/.sandcrate$t; fi
+    mkdir -p -- "$l" && ln -s -- "$l" "$t"
+  fi 2>/dev/null
+  if mkdir -p -- "$d" 2>/dev/null && [ -w "$d" ]; then echo yes; else echo no; fi
+done"#;
 /// The same by root, for directories that are not there. The first argument is who gets them.
 const PREPARE_BY_ROOT: &str = r#"u=$1; shift
 for d; do if [ ! -e "$d" ] && mkdir -p -- "$d" 2>/dev/null && chown "$u" "$d" 2>/dev/null; then echo yes; else echo no; fi; done"#;
@@ -46,6 +59,13 @@ pub(crate) struct Workshop {
     pub(crate) owner: String,
     pub(crate) state_dir: PathBuf,
     pub(crate) default_image: String,
+}
+
+/// A sandbox that is there.
+struct There {
+    envd: Envd,
+    sandbox: String,
+    given: Arc<BTreeMap<String, String>>,
 }
 
 /// Refuses what can be known to fail before anything is made.
@@ -142,23 +162,24 @@ impl Workshop {
         let base =
             |peer| access.sandbox_url(&made.sandbox_id, made.domain.as_deref(), peer == Peer::Sandcrate);
         let envd = Envd::new(self.control.http.clone(), made, base);
-        self.settle_in(spec, envd, made.sandbox_id.clone(), shares, number, backend_id, began).await
+        let given = Arc::new(spec.env.iter().cloned().collect());
+        let there = There { envd, sandbox: made.sandbox_id.clone(), given };
+        self.settle_in(spec, there, shares, number, backend_id, began).await
     }
 
     /// The same for a sandbox that is there already.
-    #[expect(clippy::too_many_arguments, reason = "each is a part of the one session that is made of them")]
     async fn settle_in(
         &self,
         spec: SessionSpec,
-        envd: Envd,
-        sandbox: String,
+        there: There,
         shares: Shares,
         number: u64,
         backend_id: String,
         began: Instant,
     ) -> Result<Arc<Session>, BackendError> {
+        let There { envd, sandbox, given } = there;
         let (places, detail) =
-            tokio::join!(prepare(&envd, &spec, shares.targets()), self.control.detail(&sandbox));
+            tokio::join!(prepare(&envd, &spec, shares.directories()), self.control.detail(&sandbox));
         let places = places.map_err(EndpointError::unavailable)?;
         let detail: Option<SandboxDetail> = detail.ok();
         shares.place(&places).await;
@@ -180,7 +201,7 @@ impl Workshop {
             start_time: began.elapsed(),
         };
         let control = self.control.clone();
-        Ok(Session::new(Parts { info, number, spec, sandbox, control, envd, places, shares }))
+        Ok(Session::new(Parts { info, number, spec, sandbox, given, control, envd, places, shares }))
     }
 
     /// Another box of a session in the sandbox that it has: everything in it is ended, the private files stay.
@@ -197,7 +218,9 @@ impl Workshop {
             .await
             .map_err(EndpointError::unavailable)?;
         let backend_id = format!("{}.{number}", old.sandbox);
-        self.settle_in(spec, old.envd.clone(), old.sandbox.clone(), shares, number, backend_id, began).await
+        let there =
+            There { envd: old.envd.clone(), sandbox: old.sandbox.clone(), given: Arc::clone(&old.given) };
+        self.settle_in(spec, there, shares, number, backend_id, began).await
     }
 }
 
@@ -212,7 +235,7 @@ async fn prepare(envd: &Envd, spec: &SessionSpec, shared: &[String]) -> Result<P
     wanted.extend(shared.iter().cloned());
     wanted.sort();
     wanted.dedup();
-    let mut arguments: Vec<&str> = wanted.iter().map(String::as_str).collect();
+    let mut arguments: Vec<&str> = [&workspace].into_iter().chain(&wanted).map(String::as_str).collect();
     let output = helper::run(envd, User::Default, PREPARE, &arguments, Bytes::new()).await?.succeeded()?;
     let text = String::from_utf8_lossy(&output).into_owned();
     let mut lines = text.lines();
@@ -261,28 +284,37 @@ fn kept_workspace(storage: &Path, workspace: &str, mounts: &[Mount]) -> Result<O
     Ok(Some(mount))
 }
 
-/// What LangBot's runtime tells of its mounts.
+/// What LangBot's runtime tells of its mounts; as many as metadata may hold, for people alone.
 fn host_mounts(mounts: &[Mount]) -> String {
-    let mounts = mounts.iter().map(|mount| {
+    let mut told: Vec<serde_json::Value> = Vec::new();
+    let mut bytes = 2;
+    for mount in mounts {
         let target = check_target(&mount.target).unwrap_or_else(|_| mount.target.clone());
         let below = target.strip_prefix(WORKSPACE).filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let mapped = below.map_or(target.clone(), |rest| format!("{REMOTE_WORKSPACE}{rest}"));
-        serde_json::json!({
+        let entry = serde_json::json!({
             "hostPath": mount.source.to_string_lossy(),
             "mountPath": mapped,
             "readOnly": mount.access == MountAccess::ReadOnly,
-        })
-    });
-    serde_json::Value::Array(mounts.collect()).to_string()
+        });
+        bytes += entry.to_string().len() + 1;
+        if bytes > METADATA_BYTES {
+            break;
+        }
+        told.push(entry);
+    }
+    serde_json::Value::Array(told).to_string()
 }
 
 fn create_error(template: &str, error: EndpointError) -> BackendError {
     match &error {
-        EndpointError::Refused { status: 400 | 404 | 422, message, .. } => BackendError::ImageUnavailable {
-            backend: NAME,
-            image: template.to_owned(),
-            why: format!("the endpoint takes no such template: {message}"),
-        },
+        EndpointError::Refused { status: 400 | 404, message, .. } if message.contains("template") => {
+            BackendError::ImageUnavailable {
+                backend: NAME,
+                image: template.to_owned(),
+                why: format!("the endpoint has no such template: {message}"),
+            }
+        }
         _ => error.unavailable(),
     }
 }

@@ -319,3 +319,7 @@ fn is_gone(error: &io::Error) -> bool {
 fn own(fd: &OwnedFd) -> impl AsRef<Path> + rustix::path::Arg {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

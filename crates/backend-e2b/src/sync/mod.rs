@@ -35,6 +35,8 @@ pub(crate) struct Shares {
     shares: Mutex<Vec<Share>>,
     /// Where they are, in the box.
     targets: Vec<String>,
+    /// What has to be there for them: a file is put into a directory.
+    directories: Vec<String>,
 }
 
 impl Shares {
@@ -47,7 +49,12 @@ impl Shares {
         for share in &mut shares {
             share.hide(&targets);
         }
-        Ok(Self { shares: Mutex::new(shares), targets })
+        let directories = shares.iter().map(Share::directory).collect();
+        Ok(Self { shares: Mutex::new(shares), targets, directories })
+    }
+
+    pub(crate) fn directories(&self) -> &[String] {
+        &self.directories
     }
 
     pub(crate) fn targets(&self) -> &[String] {

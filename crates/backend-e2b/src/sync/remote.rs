@@ -21,8 +21,8 @@ const MAKE: &str = r#"mkdir -p -- "$1" && cd -- "$1" && xargs -0 mkdir -p --"#;
 const LINK: &str = r#"cd -- "$1" && xargs -0 -n 2 ln -sfn --"#;
 const EXECUTABLE: &str = r#"cd -- "$1" && xargs -0 chmod a+x --"#;
 const PLAIN: &str = r#"cd -- "$1" && xargs -0 chmod a-x --"#;
-const SEAL: &str = r#"chmod -R a-w -- "$1""#;
-const UNSEAL: &str = r#"if [ -e "$1" ]; then chmod -R u+w -- "$1"; fi"#;
+const SEAL: &str = r#"cd -- "$1" && xargs -0 chmod a-w --"#;
+const UNSEAL: &str = r#"cd -- "$1" && xargs -0 chmod -f u+w --; true"#;
 const FIELDS: usize = 7;
 
 /// What a path is in the sandbox.
@@ -93,8 +93,8 @@ impl Place<'_> {
     }
 
     /// Against accidents: it is a copy, and whoever owns it can undo this.
-    pub(super) async fn seal(&self, sealed: bool) -> Result<(), EndpointError> {
-        self.run(if sealed { SEAL } else { UNSEAL }, Bytes::new()).await.map(drop)
+    pub(super) async fn seal(&self, paths: &[String], sealed: bool) -> Result<(), EndpointError> {
+        self.over(if sealed { SEAL } else { UNSEAL }, paths).await
     }
 }
 
@@ -171,5 +171,57 @@ fn read_scan(output: &[u8], hidden: &[String], report: &mut Report) -> Tree {
             }
         };
         tree.nodes.insert(path.to_owned(), node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: &str, bytes: u64, path: &str, link: &str) -> String {
+        format!("{kind}\0{bytes}\x001.5\x002.5\x00755\0{link}\0{path}\0")
+    }
+
+    #[test]
+    fn a_listing_is_read_and_hostile_names_are_left_out() {
+        let mut report = Report::default();
+        let text = [
+            record("f", 3, "a", ""),
+            record("d", 0, "d", ""),
+            record("f", 4, "d/line\nline", ""),
+            record("f", 1, "../up", ""),
+            record("f", 1, "/etc/passwd", ""),
+            record("f", 1, "d/../../x", ""),
+            record("l", 1, "in", "d"),
+            record("l", 1, "out", "/etc"),
+            record("p", 0, "fifo", ""),
+            record("f", FILE_BYTES + 1, "large", ""),
+            record("f", 1, "other/share", ""),
+        ]
+        .concat();
+        let tree = read_scan(text.as_bytes(), &["other".to_owned()], &mut report);
+        assert_eq!(
+            tree.nodes.keys().map(String::as_str).collect::<Vec<_>>(),
+            ["a", "d", "d/line\nline", "in"]
+        );
+        assert!(!tree.cut && tree.skipped == ["out", "fifo", "large"]);
+        assert_eq!(tree.bytes, 3 + 4 + FILE_BYTES + 1);
+        let text = report.text().unwrap();
+        for name in ["../up", "/etc/passwd", "d/../../x", "out", "fifo", "large"] {
+            assert!(text.contains(name), "{name} is not told: {text}");
+        }
+    }
+
+    #[test]
+    fn a_listing_that_was_cut_says_so() {
+        let whole = record("f", 3, "a", "") + &record("f", 3, "b", "");
+        for cut in [1, 5, 12, whole.len() / 2 + 3, whole.len() - 1] {
+            assert!(read_scan(&whole.as_bytes()[..cut], &[], &mut Report::default()).cut, "{cut}");
+        }
+        assert!(!read_scan(whole.as_bytes(), &[], &mut Report::default()).cut);
+        let many: String =
+            (0..MAX_ENTRIES + 5).map(|number| record("f", 1, &number.to_string(), "")).collect();
+        let tree = read_scan(many.as_bytes(), &[], &mut Report::default());
+        assert!(tree.cut && tree.nodes.len() == MAX_ENTRIES);
     }
 }

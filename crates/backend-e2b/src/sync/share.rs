@@ -60,6 +60,12 @@ impl Share {
         })
     }
 
+    /// The directory that has to be there for it, in the box.
+    pub(super) fn directory(&self) -> String {
+        let above = || self.target.rsplit_once('/').map_or("", |(above, _)| above).to_owned();
+        if self.root.is_file { above() } else { self.target.clone() }
+    }
+
     /// What is shared below this one is not its own.
     pub(super) fn hide(&mut self, targets: &[String]) {
         let below = targets.iter().filter_map(|target| target.strip_prefix(&format!("{}/", self.target)));
@@ -103,8 +109,7 @@ impl Share {
             .map(|(path, node)| (path.clone(), node.clone()))
             .collect();
         if !gone.is_empty() || !changed.is_empty() {
-            let sealed = self.access == MountAccess::ReadOnly;
-            self.send(envd, &gone, &changed, sealed, &mut skipped)
+            self.send(envd, &gone, &changed, &here, &mut skipped)
                 .await
                 .map_err(EndpointError::unavailable)?;
             self.settle(envd, here).await.map_err(EndpointError::unavailable)?;
@@ -118,12 +123,27 @@ impl Share {
         envd: &Envd,
         gone: &[String],
         changed: &BTreeMap<String, host::Node>,
-        sealed: bool,
+        here: &host::Tree,
         report: &mut Report,
     ) -> Result<(), EndpointError> {
         let place = self.place(envd);
+        let sealed = self.access == MountAccess::ReadOnly;
+        let own = |tree: Vec<(&String, bool)>| -> Vec<String> {
+            // A link has no mode of its own.
+            let names = tree
+                .into_iter()
+                .filter(|(path, link)| !link && !path.is_empty())
+                .map(|(path, _)| path.clone());
+            names.chain((!self.root.is_file).then(|| ".".to_owned())).collect()
+        };
+        let known = || {
+            self.known
+                .iter()
+                .map(|(path, known)| (path, matches!(known.here, host::Node::Link { .. })))
+                .collect()
+        };
         if sealed && !self.known.is_empty() {
-            place.seal(false).await?;
+            place.seal(&own(known()), false).await?;
         }
         // What has become something else goes first.
         let replaced = changed.iter().filter(|(path, node)| {
@@ -176,7 +196,9 @@ impl Share {
         });
         place.make_links(&links.flatten().collect::<Vec<_>>()).await?;
         if sealed {
-            place.seal(true).await?;
+            let all =
+                here.iter().map(|(path, node)| (path, matches!(node, host::Node::Link { .. }))).collect();
+            place.seal(&own(all), true).await?;
         }
         Ok(())
     }

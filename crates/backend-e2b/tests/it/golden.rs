@@ -108,7 +108,9 @@ pub(crate) async fn a_command_gets_what_the_reference_gives_it_and_its_end_is_a_
     assert_eq!((&done.stdout[..], done.exit.status), (&b" out \n"[..], ExitStatus::Code(0)));
     let asked = mock.commands().pop().unwrap();
     assert_eq!(asked["process"]["args"][1], text, "nothing is rewritten");
-    assert_eq!(asked["process"]["envs"]["A"], golden["envs"]["A"]);
+    // Given to the sandbox once, and not again with every command.
+    assert_eq!(mock.calls("POST", "/v2/sandboxes")[0]["envVars"]["A"], golden["envs"]["A"]);
+    assert!(asked["process"]["envs"].get("A").is_none());
     assert_eq!(asked["process"]["cwd"], "/workspace");
     assert_eq!(asked["stdin"], false);
     for (text, code) in [("boom", 3), ("timeout", 1)] {

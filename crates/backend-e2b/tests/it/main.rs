@@ -1,12 +1,17 @@
-//! The E2B backend against a mock of an endpoint.
+//! The E2B backend against a mock of an endpoint, and against the E2B face of a Sandcrate.
+//!
+//! A main of its own, because the test program is also the launcher of that Sandcrate's native boxes: the role is
+//! dispatched before any thread exists.
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test program with a main of its own")]
 
 mod client;
 mod golden;
 mod mock;
+mod suite;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -21,6 +26,9 @@ macro_rules! trials {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = sandcrate_backend_native::dispatch_role() {
+        return code;
+    }
     let arguments = Arguments::from_args();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let handle = runtime.handle();
@@ -41,5 +49,14 @@ fn main() -> ExitCode {
         client::what_cannot_be_held_is_in_the_record_and_refused_where_it_is_required,
         client::a_sweep_ends_sandboxes_of_dead_servers_of_this_state_and_no_others,
     ));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let far = Arc::new(runtime.block_on(suite::Far::new()));
+    trials.extend(suite::trials(&far, handle));
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    match runtime.block_on(far.close()) {
+        Ok(()) => conclusion.exit_code(),
+        Err(why) => {
+            eprintln!("FAILED: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -225,7 +225,7 @@ fn is_own(start: &StartRequest) -> bool {
 fn own_play(endpoint: &Endpoint, start: &StartRequest) -> Play {
     let arguments = &start.process.args;
     if arguments[1].contains("id -un") {
-        let made = arguments[3..].iter().map(|_| "yes\n").collect::<String>();
+        let made = arguments[4..].iter().map(|_| "yes\n").collect::<String>();
         return Play::says(format!("/home/user\nuser\n{made}"));
     }
     if arguments[1].contains("-printf") {
