@@ -8,7 +8,7 @@ use sandcrate_runtime::BackendChoice;
 
 use crate::config::Config;
 use crate::native::NativeBackend;
-use crate::nsjail;
+use crate::{e2b, nsjail};
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Docker, EngineKind::Podman];
 
@@ -30,10 +30,12 @@ pub(crate) async fn open(config: &Config) -> Result<Vec<Arc<dyn Backend>>, Backe
         }
     }
     found.extend(nsjail::open(config, named, open_to_requests("nsjail")).await?);
+    found.extend(e2b::open(config, named, open_to_requests("e2b")).await?);
     if named.is_none_or(|name| name == "native") || open_to_requests("native") {
         match NativeBackend::open(config.native()).await {
             Ok(native) => found.insert(0, Arc::new(native)),
-            Err(error) if found.is_empty() => return Err(error),
+            // One at an endpoint elsewhere stands for nothing of this machine.
+            Err(error) if found.iter().all(|other| other.name() == "e2b") => return Err(error),
             Err(error) => tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "the native backend cannot be used; going on with the others"

@@ -7,6 +7,7 @@ mod backends;
 mod client;
 mod config;
 mod doctor;
+mod e2b;
 mod failure;
 mod image;
 mod manual;

@@ -21,7 +21,7 @@ const MAX_SECONDS: u64 = 366 * 86400;
 const MIN_BYTES: usize = 1024;
 
 /// Backends that this build has, beside the words for "choose".
-const BACKENDS: [&str; 4] = ["native", "docker", "podman", "nsjail"];
+const BACKENDS: [&str; 5] = ["native", "docker", "podman", "nsjail", "e2b"];
 
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     listen(config)?;
@@ -195,6 +195,9 @@ fn server(config: &Config) -> anyhow::Result<()> {
     let server = &config.settings.server;
     if let Some(path) = &server.token_file {
         absolute(config, "server.token_file", path)?;
+    }
+    if let Some(path) = &config.settings.e2b_backend.api_key_file {
+        absolute(config, "e2b_backend.api_key_file", path)?;
     }
     if server.insecure_no_auth && config.token.is_some() {
         return Err(refuse(

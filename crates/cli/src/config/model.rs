@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) langbot: Langbot,
     pub(crate) network: Network,
     pub(crate) native: Native,
+    pub(crate) e2b_backend: E2bBackend,
     /// What sessions call an image, and the imported one that it is.
     pub(crate) images: BTreeMap<String, String>,
     pub(crate) tools: ToolsConfig,
@@ -238,6 +239,17 @@ impl Default for Log {
     }
 }
 
+/// Where sandboxes are made, for the backend of that name. Its key is no part of this, so that nobody prints it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct E2bBackend {
+    pub(crate) api_key_file: Option<PathBuf>,
+    pub(crate) api_url: Option<String>,
+    pub(crate) domain: Option<String>,
+    pub(crate) sandbox_url: Option<String>,
+    pub(crate) template: Option<String>,
+}
+
 /// How the log is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -250,7 +262,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 74] = [
+pub(crate) const KEYS: [(&str, &str); 79] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
     ("server.tls.cert", r#"the absolute path of a certificate in PEM, such as "/etc/sandcrate/cert.pem""#),
@@ -271,8 +283,8 @@ pub(crate) const KEYS: [(&str, &str); 74] = [
     ("server.limits.mcp_idle_ms", "milliseconds, at least 10"),
     ("runtime.state_dir", r#"an absolute path such as "/var/lib/sandcrate""#),
     ("runtime.session_ttl_sec", "seconds, at least 1, such as 300"),
-    ("runtime.request_backends", r#"a list of "native", "docker", "podman" and "nsjail""#),
-    ("runtime.backend", r#""auto", "local", "native", "docker", "podman" or "nsjail""#),
+    ("runtime.request_backends", r#"a list of "native", "docker", "podman", "nsjail" and "e2b""#),
+    ("runtime.backend", r#""auto", "local", "native", "docker", "podman", "nsjail" or "e2b""#),
     ("limits.sessions", "a number of at least 1"),
     ("limits.processes", "a number of at least 1"),
     ("limits.exited_processes", "a number"),
@@ -304,6 +316,11 @@ pub(crate) const KEYS: [(&str, &str); 74] = [
     ("native.pool", "a number from 0 to 64, such as 4"),
     ("native.cgroup_parent", r#"the name of a cgroup that exists, such as "sandcrate.slice""#),
     ("native.require_image", "true or false"),
+    ("e2b_backend.api_key_file", r#"the absolute path of a file, such as "/etc/sandcrate/e2b-key""#),
+    ("e2b_backend.api_url", r#"a URL such as "https://box.example:5410", or a domain"#),
+    ("e2b_backend.domain", r#"a domain such as "e2b.app""#),
+    ("e2b_backend.sandbox_url", r#"a URL such as "https://box.example:5410""#),
+    ("e2b_backend.template", r#"the name of a template, such as "base""#),
     (
         "images",
         r#"a table of names and imported images, such as {"rockchin/langbot-sandbox:latest" = "langbot"}"#,
