@@ -1,5 +1,6 @@
 //! Reading and writing pipes and terminals without blocking a thread.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -27,17 +28,12 @@ impl FdIo {
 
     /// The next bytes; empty at the end. A terminal whose programs are gone is at its end.
     pub async fn read(&self) -> io::Result<Bytes> {
-        // Not cleared: most reads are short, and only the pages that are filled should be touched.
-        let mut buffer = Vec::with_capacity(CHUNK);
         self.inner
-            .async_io(tokio::io::Interest::READABLE, |fd| {
-                match rustix::io::read(fd, spare_capacity(&mut buffer)) {
-                    Err(rustix::io::Errno::IO) => Ok(0),
-                    other => other.map_err(io::Error::from),
-                }
+            .async_io(tokio::io::Interest::READABLE, |fd| match read_chunk(fd) {
+                Err(rustix::io::Errno::IO) => Ok(Bytes::new()),
+                other => other.map_err(io::Error::from),
             })
-            .await?;
-        Ok(compact(buffer))
+            .await
     }
 
     /// What is there now, without waiting: None when nothing is.
@@ -72,6 +68,26 @@ impl FdIo {
     pub(crate) fn get_ref(&self) -> &OwnedFd {
         self.inner.get_ref()
     }
+}
+
+thread_local! {
+    /// Where the next read of this thread goes. Most reads are short or an end: a chunk made and given back for each
+    /// would cost the allocator more than the read costs the kernel.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn read_chunk(fd: &OwnedFd) -> rustix::io::Result<Bytes> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        // Not filled: only the pages that are read into should be touched.
+        scratch.reserve_exact(CHUNK);
+        rustix::io::read(fd, spare_capacity(scratch))?;
+        Ok(if scratch.len() < CHUNK / 4 {
+            Bytes::copy_from_slice(scratch)
+        } else {
+            Bytes::from(std::mem::take(scratch))
+        })
+    })
 }
 
 /// A short read must not hold on to a whole chunk while it waits for its reader.
