@@ -138,6 +138,21 @@ const CLASS_MARKS: [&str; 9] = [
     "BoxBackendUnavailableError:",
 ];
 
+/// An error and its causes on one line: `a: b: c`. A cause that the text before it ends with is not said twice.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
 /// The message of a failure on LangBot's wire: the class of `kind`, then `text`.
 pub fn wire_message(kind: ErrorKind, text: &str) -> String {
     format!("{}: {}", kind.appearance().wire_class, without_class_marks(text))

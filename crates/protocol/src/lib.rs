@@ -15,7 +15,7 @@ mod spec;
 mod timestamp;
 
 pub use enforcement::{Control, Enforcement, Finding, State};
-pub use error::{Appearance, ErrorKind, wire_message, without_class_marks};
+pub use error::{Appearance, ErrorKind, wire_message, with_causes, without_class_marks};
 pub use json::to_wire_json;
 pub use profile::{BoxProfile, UnknownProfile};
 pub use python::{float as python_float, string as python_repr, trim as python_trim};

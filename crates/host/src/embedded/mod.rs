@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use sandcrate_backend::{FileEntry, FileKind as EntryKind, FileReply, FileRequest};
 use sandcrate_protocol::network::NetworkRequest;
-use sandcrate_protocol::{BoxSpec, ErrorKind, ExecResult, ProcessInfo, ProcessSpec, SessionDetails};
+use sandcrate_protocol::{
+    BoxSpec, ErrorKind, ExecResult, ProcessInfo, ProcessSpec, SessionDetails, with_causes,
+};
 use sandcrate_runtime::{OnTimeout, Runtime, RuntimeError, SessionOptions, SessionView};
 use serde::Serialize;
 use serde_json::Value;
@@ -82,16 +84,7 @@ impl EmbeddedClient {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 fn failed(error: RuntimeError) -> HostError {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    HostError::new(error.kind(), text)
+    HostError::new(error.kind(), with_causes(&error))
 }
 
 fn encoded<T: Serialize>(value: &T) -> Result<Value> {

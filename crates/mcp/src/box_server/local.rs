@@ -14,7 +14,7 @@ use sandcrate_host::policy::Policy;
 use sandcrate_host::skills::{Filesystem, SkillsView};
 use sandcrate_host::tools::{Executor, ToolDefinition, Toolbox, native_definitions};
 use sandcrate_host::{Client, EmbeddedClient, FileMeta, HostError, Query, truncate};
-use sandcrate_protocol::{BoxSpec, ErrorKind, ExecStatus, MountMode};
+use sandcrate_protocol::{BoxSpec, ErrorKind, ExecStatus, MountMode, with_causes};
 use sandcrate_runtime::{ExecOutcome, Runtime, RuntimeError, SessionOptions, SessionState};
 use serde_json::{Value, json};
 
@@ -152,16 +152,7 @@ fn session_of(query: &Query) -> String {
 
 /// The error with its causes, as one sentence.
 fn failed(error: &RuntimeError) -> HostError {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    HostError::new(error.kind(), text)
+    HostError::new(error.kind(), with_causes(error))
 }
 
 #[async_trait]

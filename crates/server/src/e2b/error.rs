@@ -6,11 +6,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sandcrate_e2b_wire::connect::{self, CallError, Code};
 use sandcrate_e2b_wire::control;
-use sandcrate_protocol::ErrorKind;
+use sandcrate_protocol::{ErrorKind, with_causes};
 use sandcrate_runtime::RuntimeError;
 
 use crate::Refusal;
-use crate::rest::error::{ApiError, chain};
+use crate::rest::error::ApiError;
 
 /// The words by which SDKs know that a sandbox is gone, and does not merely not answer.
 pub(crate) const NOT_FOUND: &str = "was not found";
@@ -73,7 +73,7 @@ impl From<Refusal> for Refused {
 
 impl From<RuntimeError> for Refused {
     fn from(error: RuntimeError) -> Self {
-        Self::new(status_of(error.kind()), chain(&error))
+        Self::new(status_of(error.kind()), with_causes(&error))
     }
 }
 
@@ -127,7 +127,7 @@ impl IntoResponse for Failed {
 
 impl From<RuntimeError> for Failed {
     fn from(error: RuntimeError) -> Self {
-        let message = chain(&error);
+        let message = with_causes(&error);
         match error.kind() {
             ErrorKind::SessionNotFound => {
                 Self::new(Code::Unavailable, format!("the sandbox {NOT_FOUND}: {message}"))

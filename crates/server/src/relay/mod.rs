@@ -11,11 +11,11 @@ use axum::extract::{Extension, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::get;
-use sandcrate_protocol::{DEFAULT_PROCESS_ID, ErrorKind};
+use sandcrate_protocol::{DEFAULT_PROCESS_ID, ErrorKind, with_causes};
 use sandcrate_runtime::{RuntimeError, owner};
 use serde::Deserialize;
 
-use crate::rpc::{chain, no_upgrade};
+use crate::rpc::no_upgrade;
 use crate::tenancy::unauthorized;
 use crate::{App, Identity, Refusal, websocket};
 
@@ -88,7 +88,7 @@ fn refusal(error: &RuntimeError) -> Refusal {
         }
         _ => StatusCode::from_u16(shown.http_status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
     };
-    Refusal::new(status, shown.wire_class, chain(error))
+    Refusal::new(status, shown.wire_class, with_causes(error))
 }
 
 #[cfg(test)]

@@ -3,13 +3,11 @@
 //! The status comes from the one table in `protocol`; the codes are stable words, the first of them older than
 //! this server. Nothing here looks at an error's text.
 
-use std::error::Error;
-
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use sandcrate_backend::BackendError;
-use sandcrate_protocol::{ErrorKind, InvalidSpec};
+use sandcrate_protocol::{ErrorKind, InvalidSpec, with_causes};
 use sandcrate_runtime::RuntimeError;
 use sandcrate_skills::SkillError;
 use serde::Serialize;
@@ -125,23 +123,9 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// An error and its causes on one line; a cause that the text before it ends with is not said twice.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
 impl From<RuntimeError> for ApiError {
     fn from(error: RuntimeError) -> Self {
-        let plain = Self::of_kind(error.kind(), chain(&error));
+        let plain = Self::of_kind(error.kind(), with_causes(&error));
         match error {
             RuntimeError::Invalid { field, .. } => Self { field: Some(field), ..plain },
             RuntimeError::SessionConflict { field, existing, .. } => {
@@ -169,7 +153,7 @@ impl From<BackendError> for ApiError {
 impl From<SkillError> for ApiError {
     fn from(error: SkillError) -> Self {
         let field = error.field().map(str::to_owned);
-        Self { field, ..Self::of_kind(error.kind(), chain(&error)) }
+        Self { field, ..Self::of_kind(error.kind(), with_causes(&error)) }
     }
 }
 
@@ -225,7 +209,7 @@ mod tests {
     fn a_cause_is_told_once() {
         let io = std::io::Error::other("disk on fire");
         let error = BackendError::failed("writing the record", io);
-        assert_eq!(chain(&error), "writing the record failed: disk on fire");
-        assert_eq!(chain(&RuntimeError::from(error)), "writing the record failed: disk on fire");
+        assert_eq!(with_causes(&error), "writing the record failed: disk on fire");
+        assert_eq!(with_causes(&RuntimeError::from(error)), "writing the record failed: disk on fire");
     }
 }

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use sandcrate_mcp::config::Registration;
 use sandcrate_mcp::manager::{ManagerError, ServerView, TestReport};
+use sandcrate_protocol::with_causes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -151,7 +152,7 @@ struct AddParams {
 
 impl From<ManagerError> for ApiError {
     fn from(error: ManagerError) -> Self {
-        let (kind, message) = (error.kind(), super::error::chain(&error));
+        let (kind, message) = (error.kind(), with_causes(&error));
         match &error {
             ManagerError::NotFound { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "mcp_server_not_found", message)

@@ -1,11 +1,9 @@
 //! What actions answer, in the shapes and the key order of the wire, and how they fail.
 
-use std::error::Error;
-
 use sandcrate_protocol::rpc::{BadContext, Response, SeqId};
 use sandcrate_protocol::{
     ErrorKind, ExecResult, InvalidSpec, ProcessInfo, RuntimeStatus, SessionDetails, SessionInfo,
-    wire_message, without_class_marks,
+    wire_message, with_causes, without_class_marks,
 };
 use sandcrate_runtime::{Placement, Readiness, RuntimeError};
 use sandcrate_skills::{Candidate, Listing, Skill, SkillError};
@@ -173,7 +171,7 @@ impl ActionError {
             Self::Runtime(RuntimeError::Invalid { field, .. }) if field.starts_with("box.limits") => {
                 "ValueError"
             }
-            _ => return wire_message(self.kind(), &chain(self)),
+            _ => return wire_message(self.kind(), &with_causes(self)),
         };
         format!("{class}: {self}")
     }
@@ -197,23 +195,8 @@ impl ActionError {
     /// The same as a fault of the request, whatever it is: so the reference shows all failures of most skill
     /// actions.
     pub(super) fn as_invalid(&self) -> Self {
-        Self::invalid(chain(self))
+        Self::invalid(with_causes(self))
     }
-}
-
-/// `a: b: c`. A cause that a message already ends with is not said twice.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// How much of a failure hosts since 4.10.7 are told.

@@ -19,7 +19,6 @@ use axum::routing::get;
 
 use crate::App;
 
-pub(crate) use answer::chain;
 pub use stdio::{StdioError, serve_stdio};
 pub(crate) use ws::no_upgrade;
 
