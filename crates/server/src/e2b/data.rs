@@ -52,7 +52,7 @@ async fn forward(
     target: &Target,
     request: Request,
 ) -> Result<Response, Refused> {
-    if let Some(secret) = &sandbox.facts.traffic {
+    if let (true, Some(secret)) = (sandbox.facts.private_ports, &sandbox.facts.traffic) {
         let message = "traffic to this sandbox is not public: send its token as E2b-Traffic-Access-Token";
         check(secret, &request, names::TRAFFIC_TOKEN)
             .map_err(|()| Refused::new(StatusCode::FORBIDDEN, message))?;

@@ -87,8 +87,9 @@ pub(crate) struct Facts {
     pub(crate) template: String,
     /// `None`: its maker wanted its data plane open.
     pub(crate) access: Option<Secret>,
-    /// Asked for on its other ports; `None`: they are open.
+    /// Asked for by its code contexts, and on its other ports where they are private; `None`: they are open.
     pub(crate) traffic: Option<Secret>,
+    pub(crate) private_ports: bool,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) envs: BTreeMap<String, String>,
     pub(crate) started_at: Timestamp,

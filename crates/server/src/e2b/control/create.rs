@@ -64,6 +64,7 @@ async fn make(app: &App, wanted: NewSandbox) -> Result<Handle, Refused> {
     let unsaid = asked.is_none();
     let network = asked.or_else(|| template.network.clone()).unwrap_or_else(|| config.network.clone());
     let private = wanted.network.as_ref().and_then(|network| network.allow_public_traffic) == Some(false);
+    let secured = wanted.secure.unwrap_or(true);
     let id = new_id()?;
     let spec = template.spec(&id);
     let mut labels = wanted.metadata.clone();
@@ -72,8 +73,9 @@ async fn make(app: &App, wanted: NewSandbox) -> Result<Handle, Refused> {
     let facts = Facts {
         id,
         template: wanted.template_id,
-        access: if wanted.secure.unwrap_or(true) { Some(Secret::new()?) } else { None },
-        traffic: if private { Some(Secret::new()?) } else { None },
+        access: if secured { Some(Secret::new()?) } else { None },
+        traffic: if secured || private { Some(Secret::new()?) } else { None },
+        private_ports: private,
         metadata: wanted.metadata,
         envs: wanted.env_vars,
         started_at: Timestamp::now(),

@@ -104,3 +104,21 @@ async fn traffic_that_is_not_public_needs_its_token() {
     );
     server.stop().await;
 }
+
+#[tokio::test]
+async fn code_contexts_are_not_for_whoever_knows_the_id() {
+    let server = Server::start().await;
+    let made = server.make(json!({"templateID": "base", "timeout": LONG})).await;
+    let token = made.answer["trafficAccessToken"].as_str().unwrap().to_owned();
+    let ask = |token: Option<&str>| {
+        let request =
+            server.request(Method::GET, "/contexts").header("host", format!("49999-{}.localhost", made.id));
+        answer(
+            token.iter().fold(request, |request, token| request.header("e2b-traffic-access-token", *token)),
+        )
+    };
+    assert_eq!(refusal(ask(None).await).0, 401);
+    assert_eq!(refusal(ask(Some("wrong")).await).0, 401);
+    assert_eq!(ask(Some(&token)).await.0, 200);
+    server.stop().await;
+}
