@@ -144,7 +144,7 @@ impl Access {
     /// What the settings come to; or what is missing, in words for an operator.
     pub(crate) fn resolve(settings: &E2bSettings) -> Result<Self, String> {
         let key = settings.api_key.clone().ok_or(
-            "no API key is known; set E2B_API_KEY, e2b.api_key in sandcrate.toml, or box.e2b.api_key of LangBot",
+            "no API key is known; set E2B_API_KEY, e2b_backend.api_key_file in sandcrate.toml, or box.e2b.api_key of LangBot",
         )?;
         if key.chars().any(|letter| !letter.is_ascii_graphic()) {
             return Err("the API key has characters that no header can carry".to_owned());
