@@ -1,7 +1,7 @@
 //! Connect with JSON: media types, error codes, and the envelopes of a stream.
 //!
 //! A message of a stream is one byte of flags, its length as 32 bits big-endian, and its JSON. The last one has
-//! [`END`] among its flags and says how the stream ended.
+//! a bit of its own among its flags and says how the stream ended.
 
 use std::fmt;
 
