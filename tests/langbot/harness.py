@@ -25,7 +25,7 @@ from langbot_plugin.runtime.io.controllers.ws.client import WebSocketClientContr
 from langbot_plugin.runtime.io.handler import Handler
 
 BIN = os.environ["SANDCRATE_BIN"]
-# The container engine that boxes are made on, where `engine.py` runs us; else they are native.
+# What boxes are made on, where `engine.py` or `far.py` runs us; else they are native.
 ENGINE = os.environ.get("ENGINE_UNDER_TEST")
 BACKEND = ENGINE or "native"
 # Long enough for a loaded machine; whatever takes longer hangs.
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 def environment(state: pathlib.Path, extra: dict[str, str] | None = None) -> dict[str, str]:
     """The caller's environment without anything that configures us or LangBot, and what this server is told."""
-    foreign = ("SANDCRATE_", "LANGBOT_BOX_", "BOX__", "E2B_")
+    foreign = ("SANDCRATE_", "LANGBOT_BOX_", "BOX__") + (() if ENGINE == "e2b" else ("E2B_",))
     kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     chosen = {"SANDCRATE__RUNTIME__BACKEND": ENGINE} if ENGINE else {}
     return kept | {"SANDCRATE_STATE_DIR": str(state)} | chosen | (extra or {})

@@ -14,16 +14,17 @@ use sandcrate_backend::{
 };
 use sandcrate_driver::instance::{self, Instance, remove_if_there};
 use sandcrate_driver::lock;
-use tokio::sync::oneshot;
+use tokio::sync::{OnceCell, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::config::{Access, E2bConfig, E2bSettings};
 use crate::control::Control;
-use crate::http::{CONNECT_LIMIT, EndpointError};
+use crate::http::EndpointError;
 use crate::network::isolated;
 use crate::session::Session;
 use crate::start::{OWNER, STATE, Workshop, check};
+use crate::tls::{self, Authorities};
 use crate::{NAME, exec, files};
 
 /// For an endpoint to say that it is there.
@@ -46,7 +47,9 @@ pub struct E2bBackend {
 
 #[derive(Debug)]
 struct Shared {
-    http: Client,
+    /// With whether it believes anybody.
+    http: OnceCell<(Client, bool)>,
+    authorities: Authorities,
     config: E2bConfig,
     /// What a client's configuration says, where the environment and the operator are silent.
     client: Mutex<E2bSettings>,
@@ -82,20 +85,31 @@ impl Shared {
         let client = lock(&self.client).clone();
         let settings = self.config.environment.clone().or(self.config.operator.clone()).or(client);
         let unavailable = |why| BackendError::Unavailable { backend: NAME, why };
-        let access = Access::resolve(&settings).map_err(unavailable)?;
-        if access.api.starts_with("https://") {
-            return Err(unavailable(format!(
-                "{} needs TLS, which this build has no client for; name an http:// address, such as that of a proxy \
-                 on this machine, in E2B_API_URL and E2B_SANDBOX_URL",
-                access.api
-            )));
-        }
-        Ok(access)
+        Access::resolve(&settings).map_err(unavailable)
     }
 
-    fn workshop(&self) -> Result<Workshop, BackendError> {
+    /// Made when it is first needed: a machine's certificates take a moment to read.
+    async fn http(&self, access: &Access) -> Result<Client, BackendError> {
+        let make = || async {
+            let named = self.authorities.clone();
+            let made = tokio::task::spawn_blocking(move || tls::client(named)).await;
+            made.unwrap_or_else(|error| Err(error.to_string()))
+        };
+        let unavailable = |why| BackendError::Unavailable { backend: NAME, why };
+        match self.http.get_or_try_init(make).await.map_err(unavailable)? {
+            (_, false) if access.needs_tls() => Err(unavailable(
+                "this machine knows no authority to vouch for the endpoint; install ca-certificates, or name a file in \
+                 SSL_CERT_FILE or e2b_backend.ca_file"
+                    .to_owned(),
+            )),
+            (client, _) => Ok(client.clone()),
+        }
+    }
+
+    async fn workshop(&self) -> Result<Workshop, BackendError> {
+        let access = self.access()?;
         Ok(Workshop {
-            control: Control { http: self.http.clone(), access: Arc::new(self.access()?) },
+            control: Control { http: self.http(&access).await?, access: Arc::new(access) },
             state_id: self.state_id.clone(),
             owner: self.instance.name.clone(),
             state_dir: self.config.state_dir.clone(),
@@ -172,7 +186,7 @@ impl Shared {
     /// Ends sandboxes of dead instances of this state directory.
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         let failed = |error| BackendError::failed("sweeping the state directory", error);
-        let control = self.workshop()?.control;
+        let control = self.workshop().await?.control;
         let part = self.part.clone();
         let dead = tokio::task::spawn_blocking(move || instance::dead(&part)).await;
         let dead = dead.map_err(|error| failed(std::io::Error::other(error)))?.map_err(failed)?;
@@ -201,7 +215,7 @@ impl Shared {
 
     /// Whether the endpoint is there, as it said not long ago.
     async fn greet(&self) -> Result<(), String> {
-        let workshop = self.workshop().map_err(|error| match error {
+        let workshop = self.workshop().await.map_err(|error| match error {
             BackendError::Unavailable { why, .. } => why,
             other => other.to_string(),
         })?;
@@ -254,6 +268,10 @@ impl E2bBackend {
     /// configuration may bring it later.
     pub async fn open(config: E2bConfig) -> Result<Self, BackendError> {
         let part = config.state_dir.join(NAME);
+        let authorities = config.ca_file.as_deref().map(tls::read).transpose();
+        let authorities = authorities
+            .map_err(|problem| BackendError::invalid("e2b_backend.ca_file", problem))?
+            .unwrap_or_default();
         let made = {
             let part = part.clone();
             tokio::task::spawn_blocking(move || -> std::io::Result<_> {
@@ -269,14 +287,9 @@ impl E2bBackend {
                     error,
                 )
             })?;
-        let http = Client::builder()
-            .connect_timeout(CONNECT_LIMIT)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("sandcrate/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| BackendError::failed("making an HTTP client", std::io::Error::other(error)))?;
         let shared = Arc::new(Shared {
-            http,
+            http: OnceCell::new(),
+            authorities,
             config,
             client: Mutex::default(),
             state_id,
@@ -400,7 +413,7 @@ impl Backend for E2bBackend {
     async fn start(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
         check(&spec)?;
         let id = spec.id.clone();
-        let workshop = self.shared.workshop()?;
+        let workshop = self.shared.workshop().await?;
         let number = {
             let mut sessions = lock(&self.shared.sessions);
             if sessions.contains_key(&id) {
@@ -472,7 +485,7 @@ impl Backend for E2bBackend {
     async fn restart(&self, spec: SessionSpec) -> Result<SessionInfo, BackendError> {
         check(&spec)?;
         let id = spec.id.clone();
-        let workshop = self.shared.workshop()?;
+        let workshop = self.shared.workshop().await?;
         let old = self.shared.session(&id)?;
         if !old.fits(&spec) {
             return Err(Self::unsupported(

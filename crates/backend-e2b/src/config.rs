@@ -95,6 +95,8 @@ pub struct E2bConfig {
     pub operator: E2bSettings,
     /// The image that stands for "whatever the backend has".
     pub default_image: String,
+    /// Certificates of authorities that are believed besides those of this machine.
+    pub ca_file: Option<PathBuf>,
 }
 
 impl E2bConfig {
@@ -105,6 +107,7 @@ impl E2bConfig {
             environment: E2bSettings::from_environment(|name| std::env::var(name).ok()),
             operator: E2bSettings::default(),
             default_image: DEFAULT_IMAGE.to_owned(),
+            ca_file: None,
         }
     }
 }
@@ -170,6 +173,11 @@ impl Access {
         };
         let template = settings.template.clone().unwrap_or_else(|| DEFAULT_TEMPLATE.to_owned());
         Ok(Self { key, api, sandboxes, template })
+    }
+
+    /// Whether the control plane is asked by TLS.
+    pub(crate) fn needs_tls(&self) -> bool {
+        self.api.starts_with("https://")
     }
 
     /// The URL of a sandbox's own service. `told`: the domain that the endpoint says it has; `shared`: the endpoint

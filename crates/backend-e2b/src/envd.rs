@@ -185,6 +185,7 @@ impl Envd {
             .header(CONTENT_TYPE, connect::STREAM)
             .header(connect::VERSION_HEADER, "1")
             .header(header::KEEPALIVE, KEEPALIVE_SECONDS)
+            .header(header::COUNT_LOST, "1")
             .body(body);
         // Only the head of the answer has a limit: the rest comes while the command runs.
         let response = tokio::time::timeout(REQUEST_LIMIT, request.send()).await;

@@ -15,6 +15,7 @@ use sandcrate_driver::pieces::{PATIENCE, Sink};
 use sandcrate_e2b_wire::connect::Code;
 use sandcrate_e2b_wire::process::{Ended, Output, ProcessEvent};
 use tokio::sync::oneshot;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
 use crate::ending::{exit_of, usage_of};
@@ -131,16 +132,16 @@ impl Driver {
         let mut sinks = Sinks {
             stdout: Sink::new(Stream::Stdout, self.ends.events.clone()),
             stderr: Sink::new(Stream::Stderr, self.ends.events.clone()),
-            lost: 0,
         };
         let (_, no_input) = tokio::sync::mpsc::channel(1);
         let input = std::mem::replace(&mut self.ends.stdin, no_input);
         let conclusion = {
             let (session, process) = (&self.session, &self.process);
             let mut pump = std::pin::pin!(pump(session, process, stream, &mut sinks));
-            let mut feed = std::pin::pin!(process.feed(&session.envd, input, self.terminal));
-            let mut steer =
-                std::pin::pin!(steer(session, process, &mut self.ends, self.deadline, &mut course));
+            // Beside a flood of output the task's budget is always spent: clock and caller must not share in it.
+            let mut feed = std::pin::pin!(unconstrained(process.feed(&session.envd, input, self.terminal)));
+            let steering = steer(session, process, &mut self.ends, self.deadline, &mut course);
+            let mut steer = std::pin::pin!(unconstrained(steering));
             let mut feeding = true;
             loop {
                 tokio::select! {
@@ -181,7 +182,7 @@ impl Driver {
             let sink = if self.terminal { &mut sinks.stdout } else { &mut sinks.stderr };
             sink.push(text.into()).await;
         }
-        let dropped_bytes = sinks.stdout.dropped() + sinks.stderr.dropped() + sinks.lost;
+        let dropped_bytes = sinks.stdout.dropped() + sinks.stderr.dropped();
         let last = self.conclude(conclusion, course, over, dropped_bytes).await;
         let events = self.ends.events.clone();
         // The caller sees that no more input or control is taken before, or with, the last event.
@@ -196,6 +197,11 @@ impl Driver {
         over: Option<LimitHit>,
         dropped_bytes: u64,
     ) -> ExecEvent {
+        let conclusion = match conclusion {
+            // Its stream broke, and it was killed before that was taken up again.
+            Conclusion::Failed(_) if course.killed => Conclusion::Unheard,
+            conclusion => conclusion,
+        };
         let ended = match conclusion {
             Conclusion::Ended(ended) => ended,
             Conclusion::Unheard => {
@@ -223,8 +229,6 @@ impl Driver {
 struct Sinks {
     stdout: Sink,
     stderr: Sink,
-    /// Bytes that the endpoint itself could not hand on in time.
-    lost: u64,
 }
 
 /// Hands on what the program writes until it ends.
@@ -253,7 +257,6 @@ async fn pump(
             Err(error) if is_final(&error) => return Conclusion::Refused(error),
             Err(error) => error,
         };
-        sinks.lost += lost_bytes(&broken);
         match reattach(session, process, broken).await {
             Ok(again) => stream = again,
             Err(conclusion) => return conclusion,
@@ -273,16 +276,6 @@ fn is_final(error: &EndpointError) -> bool {
         Code::Unknown,
     ];
     error.code().is_some_and(|code| !of_stream.contains(&code))
-}
-
-/// What a stream of our own kind says when it ends because it was not read in time.
-fn lost_bytes(broken: &EndpointError) -> u64 {
-    match broken {
-        EndpointError::Refused { code: Code::DataLoss, message, .. } => {
-            message.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
-        }
-        _ => 0,
-    }
 }
 
 /// Takes a broken stream up again while the program runs.

@@ -22,6 +22,7 @@ mod session;
 mod start;
 mod stream;
 mod sync;
+mod tls;
 
 pub use backend::E2bBackend;
 pub use config::{E2bConfig, E2bSettings};

@@ -18,6 +18,7 @@ pub(crate) async fn open(
     }
     let mut wanted = E2bConfig::new(config.state_dir());
     wanted.operator = settings(config)?;
+    wanted.ca_file.clone_from(&config.settings.e2b_backend.ca_file);
     Ok(Some(Arc::new(E2bBackend::open(wanted).await?)))
 }
 

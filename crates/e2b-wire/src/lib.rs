@@ -34,6 +34,8 @@ pub mod header {
     pub const SANDBOX_PORT: &str = "e2b-sandbox-port";
     /// Seconds between two signs of life on a stream.
     pub const KEEPALIVE: &str = "keepalive-ping-interval";
+    /// Ours: whoever sends it goes on after output that was lost, and is told how much at the end.
+    pub const COUNT_LOST: &str = "sandcrate-count-lost";
     /// Where the next page of a list starts.
     pub const NEXT_TOKEN: &str = "x-next-token";
     /// Before the names of a file's metadata.

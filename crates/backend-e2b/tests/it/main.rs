@@ -8,6 +8,7 @@
 mod client;
 mod golden;
 mod mock;
+mod secure;
 mod suite;
 
 use std::process::ExitCode;
@@ -48,6 +49,10 @@ fn main() -> ExitCode {
         client::a_sandbox_that_dies_ends_its_session,
         client::what_cannot_be_held_is_in_the_record_and_refused_where_it_is_required,
         client::a_sweep_ends_sandboxes_of_dead_servers_of_this_state_and_no_others,
+    ));
+    trials.extend(trials!(handle, "secure":
+        secure::an_endpoint_is_believed_by_the_authority_that_is_named_and_by_no_other,
+        secure::a_file_without_certificates_is_refused_at_the_start,
     ));
     let far = Arc::new(runtime.block_on(suite::Far::new()));
     trials.extend(suite::trials(&far, handle));

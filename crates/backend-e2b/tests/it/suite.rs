@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-const KEY: &str = "e2b-0123456789abcdef0123456789abcdef";
+pub(crate) const KEY: &str = "e2b-0123456789abcdef0123456789abcdef";
 /// Nothing here takes so long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -61,6 +61,14 @@ pub(crate) struct Peer {
 impl Peer {
     /// Boxes have a root that can be written, so that places can be made in it as in E2B's own templates.
     pub(crate) async fn start(scratch: &Path) -> Self {
+        Self::behind(scratch, Listener::Tcp).await
+    }
+
+    /// The same, served by a listener of another kind.
+    pub(crate) async fn behind(
+        scratch: &Path,
+        door: impl FnOnce(tokio::net::TcpListener) -> Listener,
+    ) -> Self {
         let config =
             NativeConfig { state_dir: scratch.join("native"), pool: 4, ..NativeConfig::for_this_user() };
         let native = Arc::new(NativeBackend::open(config).await.expect("native boxes"));
@@ -76,11 +84,11 @@ impl Peer {
         server.e2b.templates.insert("base".to_owned(), serde_json::from_value(writable).expect("a template"));
         let shutdown = CancellationToken::new();
         let app = App::new(runtime, server, shutdown.clone());
-        let serving = tokio::spawn(serve_app(vec![Listener::Tcp(listener)], app));
+        let serving = tokio::spawn(serve_app(vec![door(listener)], app));
         Self { address, native, shutdown, serving }
     }
 
-    async fn stop(self) -> Result<(), String> {
+    pub(crate) async fn stop(self) -> Result<(), String> {
         self.shutdown.cancel();
         let ended = tokio::time::timeout(PATIENCE, self.serving).await;
         ended

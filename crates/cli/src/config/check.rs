@@ -196,8 +196,13 @@ fn server(config: &Config) -> anyhow::Result<()> {
     if let Some(path) = &server.token_file {
         absolute(config, "server.token_file", path)?;
     }
-    if let Some(path) = &config.settings.e2b_backend.api_key_file {
-        absolute(config, "e2b_backend.api_key_file", path)?;
+    let far = &config.settings.e2b_backend;
+    for (key, path) in
+        [("e2b_backend.api_key_file", &far.api_key_file), ("e2b_backend.ca_file", &far.ca_file)]
+    {
+        if let Some(path) = path {
+            absolute(config, key, path)?;
+        }
     }
     if server.insecure_no_auth && config.token.is_some() {
         return Err(refuse(

@@ -244,6 +244,7 @@ impl Default for Log {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct E2bBackend {
     pub(crate) api_key_file: Option<PathBuf>,
+    pub(crate) ca_file: Option<PathBuf>,
     pub(crate) api_url: Option<String>,
     pub(crate) domain: Option<String>,
     pub(crate) sandbox_url: Option<String>,
@@ -262,7 +263,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Every key and what it takes, for the fix in an error. A test compares it with the types and the reference.
-pub(crate) const KEYS: [(&str, &str); 79] = [
+pub(crate) const KEYS: [(&str, &str); 80] = [
     ("server.listen", r#"a list such as ["127.0.0.1:5410", "unix:/run/sandcrate.sock"]"#),
     ("server.token_file", r#"the absolute path of a file, such as "/etc/sandcrate/token""#),
     ("server.tls.cert", r#"the absolute path of a certificate in PEM, such as "/etc/sandcrate/cert.pem""#),
@@ -317,6 +318,7 @@ pub(crate) const KEYS: [(&str, &str); 79] = [
     ("native.cgroup_parent", r#"the name of a cgroup that exists, such as "sandcrate.slice""#),
     ("native.require_image", "true or false"),
     ("e2b_backend.api_key_file", r#"the absolute path of a file, such as "/etc/sandcrate/e2b-key""#),
+    ("e2b_backend.ca_file", r#"the absolute path of a file, such as "/etc/sandcrate/ca.pem""#),
     ("e2b_backend.api_url", r#"a URL such as "https://box.example:5410", or a domain"#),
     ("e2b_backend.domain", r#"a domain such as "e2b.app""#),
     ("e2b_backend.sandbox_url", r#"a URL such as "https://box.example:5410""#),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandcrate_server::{ServerConfig, ServerLimits, ToolsConfig};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Server, TOKEN, until};
+use crate::support::{PATIENCE, Server, TOKEN, plain_client, until};
 
 /// A client with an MCP session.
 struct Client {
@@ -54,7 +54,7 @@ async fn post(http: &reqwest::Client, url: &str, headers: &[(&str, &str)], body:
 
 impl Client {
     async fn open(server: &Server, query: &str) -> Self {
-        let (http, url) = (reqwest::Client::new(), format!("http://{}/mcp/box{query}", server.address));
+        let (http, url) = (plain_client(), format!("http://{}/mcp/box{query}", server.address));
         let answer = post(&http, &url, &[], &opening()).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         let opened = answer.message(0)["result"].clone();
@@ -93,7 +93,7 @@ fn sessions(server: &Server) -> Vec<String> {
 async fn nobody_is_let_in_who_is_not_let_into_the_api() {
     let config = ServerConfig { token: Some(TOKEN.parse().unwrap()), ..ServerConfig::default() };
     let server = Server::with(config).await;
-    let (http, url) = (reqwest::Client::new(), format!("http://{}/mcp/box", server.address));
+    let (http, url) = (plain_client(), format!("http://{}/mcp/box", server.address));
     assert_eq!(post(&http, &url, &[], &opening()).await.status, 401);
     assert_eq!(post(&http, &url, &[("authorization", "Bearer nonsense")], &opening()).await.status, 401);
     let right = format!("Bearer {TOKEN}");
@@ -108,7 +108,7 @@ async fn nobody_is_let_in_who_is_not_let_into_the_api() {
 #[tokio::test]
 async fn without_a_token_a_strangers_name_is_refused() {
     let server = Server::start().await;
-    let (http, url) = (reqwest::Client::new(), format!("http://{}/mcp/box", server.address));
+    let (http, url) = (plain_client(), format!("http://{}/mcp/box", server.address));
     let rebound = post(&http, &url, &[("host", "evil.example")], &opening()).await;
     assert_eq!(rebound.status, 403, "{}", rebound.body);
     server.stop().await;
@@ -205,7 +205,7 @@ async fn there_are_only_so_many_clients() {
     let limits = ServerLimits { mcp_sessions: 1, ..ServerLimits::default() };
     let server = Server::with(ServerConfig { limits, ..ServerConfig::default() }).await;
     let first = Client::open(&server, "").await;
-    let (http, url) = (reqwest::Client::new(), first.url.clone());
+    let (http, url) = (plain_client(), first.url.clone());
     let full = post(&http, &url, &[], &opening()).await;
     assert_eq!(full.status, 503, "{}", full.body);
     assert!(full.body.contains("1 MCP sessions already"), "{}", full.body);
@@ -221,7 +221,7 @@ async fn there_are_only_so_many_clients() {
 #[tokio::test]
 async fn bad_input_is_refused_and_leaves_nothing() {
     let server = Server::start().await;
-    let (http, url) = (reqwest::Client::new(), format!("http://{}/mcp/box", server.address));
+    let (http, url) = (plain_client(), format!("http://{}/mcp/box", server.address));
     assert_eq!(post(&http, &format!("{url}?sesion=x"), &[], &opening()).await.status, 400);
     assert_eq!(post(&http, &format!("{url}?session="), &[], &opening()).await.status, 400);
     let early = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
@@ -241,7 +241,7 @@ async fn bad_input_is_refused_and_leaves_nothing() {
 #[tokio::test]
 async fn revisions_without_sessions_are_spoken_about_named_boxes_only() {
     let server = Server::start().await;
-    let http = reqwest::Client::new();
+    let http = plain_client();
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},

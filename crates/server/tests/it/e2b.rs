@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, plain_client};
 
 /// Far longer than a test.
 const LONG: u64 = 3600;
@@ -91,7 +91,7 @@ impl Server {
         let config = ServerConfig { shutdown_grace: Duration::from_millis(10), ..config };
         let app = App::new(runtime, config, shutdown.clone());
         let serving = tokio::spawn(serve_app(vec![Listener::Tcp(listener)], app.clone()));
-        Self { base, client: Client::new(), backend, app, shutdown, serving, state: None }
+        Self { base, client: plain_client(), backend, app, shutdown, serving, state: None }
     }
 
     /// Ends the server, which must leave nothing behind.

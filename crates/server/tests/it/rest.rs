@@ -26,6 +26,8 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::plain_client;
+
 /// A running server; dropping it tells it to end.
 struct Server {
     base: String,
@@ -59,7 +61,7 @@ impl Server {
         let shutdown = CancellationToken::new();
         let config = ServerConfig { shutdown_grace: Duration::from_millis(10), ..config };
         tokio::spawn(serve(vec![Listener::Tcp(listener)], runtime, config, shutdown.clone()));
-        Self { base, client: Client::new(), shutdown, _state: state }
+        Self { base, client: plain_client(), shutdown, _state: state }
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {

@@ -24,6 +24,14 @@ pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Nothing here takes so long, however busy the machine is.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A client by plain HTTP. One that could speak TLS is part of the same build, and wants a provider all the same.
+pub(crate) fn plain_client() -> reqwest::Client {
+    let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+    // Another test may have been first.
+    let _ = provider.install_default();
+    reqwest::Client::new()
+}
+
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) socket: std::path::PathBuf,

@@ -4,11 +4,12 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use sandcrate_backend::{ExecExit, ExitStatus, LimitHit as Hit, MemoryScope, Stream as Source};
 use sandcrate_e2b_wire::connect::{self, CallError, Code};
+use sandcrate_e2b_wire::header::COUNT_LOST;
 use sandcrate_e2b_wire::process::{
     Details, Empty, Ended, EventResponse, LimitHit, Output, ProcessEvent, Started, status_of_code,
     status_of_signal,
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::error::Failed;
+use super::call;
 use crate::App;
 
 /// While nobody says how long a stream may take.
@@ -32,6 +34,16 @@ pub(super) struct Stream {
     deadline: Instant,
     abort: CancellationToken,
     told: Told,
+    lost: Lost,
+}
+
+/// What becomes of a stream whose reader was too slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    /// It ends with an error: SDKs have no other way to tell.
+    Ends,
+    /// It goes on; so many bytes are told at the end.
+    Counted(u64),
 }
 
 /// How much of it was sent.
@@ -47,11 +59,22 @@ enum Told {
 impl Stream {
     pub(super) fn new(app: &App, pid: u32, pty: bool, log: Subscription) -> Self {
         let (keepalive, deadline) = (FOR_EVER, Instant::now() + FOR_EVER);
-        Self { pid, pty, log, keepalive, deadline, abort: app.abort.clone(), told: Told::Nothing }
+        Self {
+            pid,
+            pty,
+            log,
+            keepalive,
+            deadline,
+            abort: app.abort.clone(),
+            told: Told::Nothing,
+            lost: Lost::Ends,
+        }
     }
 
-    pub(super) fn keepalive(self, every: Duration) -> Self {
-        Self { keepalive: every, ..self }
+    /// With the signs of life that a client wants, and what it makes of lost output.
+    pub(super) fn as_asked(self, headers: &HeaderMap) -> Self {
+        let lost = if headers.contains_key(COUNT_LOST) { Lost::Counted(0) } else { Lost::Ends };
+        Self { keepalive: call::keepalive(headers), lost, ..self }
     }
 
     /// For the stream alone: the program goes on.
@@ -102,6 +125,10 @@ impl Stream {
                     return self.event(ProcessEvent::Data(output));
                 }
                 Some(LogEvent::Gap { bytes }) => {
+                    if let Lost::Counted(lost) = &mut self.lost {
+                        *lost += bytes;
+                        continue;
+                    }
                     let message = format!("{bytes} bytes of output are lost: they were not read in time");
                     return self.end(Some(CallError::new(Code::DataLoss, message)));
                 }
@@ -113,12 +140,20 @@ impl Stream {
                 }
                 Some(LogEvent::Exit { exit, .. }) => {
                     self.told = Told::Exit;
-                    return self.event(ProcessEvent::End(ended(&exit)));
+                    return self.event(ProcessEvent::End(self.ended(&exit)));
                 }
                 Some(LogEvent::Failed { error, .. }) => return self.end(Some(Failed::from(error).0)),
                 None => return self.end(None),
             }
         }
+    }
+
+    fn ended(&self, exit: &ExecExit) -> Ended {
+        let mut ended = ended(exit);
+        if let (Lost::Counted(lost), Some(details)) = (self.lost, &mut ended.sandcrate) {
+            details.dropped_bytes += lost;
+        }
+        ended
     }
 
     fn event(&mut self, event: ProcessEvent) -> Bytes {
