@@ -62,9 +62,7 @@ pub(crate) fn generate(host: &Path, out: &Path) -> io::Result<()> {
         symlink("certs/ca-certificates.crt", out.join("ssl/cert.pem"))?;
     }
     for (name, content) in generated() {
-        let path = out.join(name);
-        let _ = fs::remove_file(&path);
-        fs::write(path, content)?;
+        fs::write(out.join(name), content)?;
     }
     Ok(())
 }
@@ -140,7 +138,7 @@ fn copy(from: &fs::DirEntry, to: &Path, depth: u32) -> io::Result<()> {
 
 /// Copies a file unless it is large, or others cannot read it on the host: then a box does not get it either.
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
-    let source = match fs::File::open(from) {
+    let mut source = match fs::File::open(from) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
         source => source?,
     };
@@ -149,8 +147,9 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     // Read and written in one piece each: most are tiny, and there are hundreds.
-    let mut content = Vec::with_capacity(usize::try_from(facts.len()).unwrap_or(0) + 1);
-    source.take(MAX_FILE_BYTES).read_to_end(&mut content)?;
+    let mut content = vec![0; usize::try_from(facts.len()).unwrap_or(0)];
+    let read = source.read(&mut content)?;
+    content.truncate(read);
     fs::File::create(to)?.write_all(&content)
 }
 
@@ -178,6 +177,11 @@ mod tests {
         put("gitconfig", "token", 0o644);
         put("ld.so.conf.d/x.conf", "/usr/lib/x", 0o644);
         symlink("/etc/alternatives/java", host.path().join("services")).unwrap();
+        for (name, _) in generated() {
+            let copied =
+                COPIED.contains(&name) || COPIED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            assert!(!copied, "{name} would be written through what was copied");
+        }
         generate(host.path(), out.path()).unwrap();
         let read = |name: &str| fs::read_to_string(out.path().join(name)).unwrap_or_default();
         assert!(read("passwd").contains("box:x:1000:1000:") && !read("passwd").contains("alice"));

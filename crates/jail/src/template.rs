@@ -23,7 +23,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
 
@@ -219,18 +219,23 @@ fn build_root(
     let RootParts { usr, nodes, etc, places } = *parts;
     // A file system of its own, so that the mount table of a box names no directory of ours.
     let root = make_tmpfs(16 << 20, 16384, "755", attributes).step("making the root")?;
-    attach(&root, at).step("attaching the root")?;
-    template.lay_out(at)?;
+    // Filled while nobody else can see it: only a mount in no tree can still be shown with other ids.
+    let inside = format!("/proc/self/fd/{}", root.as_raw_fd());
+    template.lay_out(&inside)?;
     if etc.is_none() {
-        etc::generate(Path::new("/etc"), &Path::new(at).join("etc")).step("generating /etc")?;
+        etc::generate(Path::new("/etc"), &Path::new(&inside).join("etc")).step("generating /etc")?;
     }
-    lay_out_dev(&format!("{at}/dev"))?;
+    lay_out_dev(&format!("{inside}/dev"))?;
     for (path, kind) in places {
-        make_place(&format!("{at}{path}"), *kind).step_with(|| format!("making a place for {path}"))?;
+        make_place(&format!("{inside}{path}"), *kind).step_with(|| format!("making a place for {path}"))?;
     }
-    if idmap.is_some() {
-        give(Path::new(at), HOST_BASE).step("giving the root to the box's root")?;
+    if let Some(namespace) = idmap
+        && set_attributes(root.as_fd(), Reach::One, attributes, Some(namespace)).is_err()
+    {
+        // Before Linux 6.3, no tmpfs can be.
+        give(Path::new(&inside), HOST_BASE).step("giving the root to the box's root")?;
     }
+    attach(&root, at).step("attaching the root")?;
     attach(usr, format!("{at}/usr")).step("attaching /usr")?;
     if let Some(etc) = etc {
         attach(etc, format!("{at}/etc")).step("attaching /etc")?;
