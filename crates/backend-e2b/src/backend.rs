@@ -13,7 +13,7 @@ use sandcrate_backend::{
     NetworkReport, SessionId, SessionInfo, SessionSpec, SweepReport,
 };
 use sandcrate_driver::instance::{self, Instance, remove_if_there};
-use sandcrate_driver::lock;
+use sandcrate_driver::{lock, on_disk};
 use tokio::sync::{OnceCell, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -204,8 +204,7 @@ impl Shared {
         }
         for dead in dead {
             report.instances += 1;
-            let cleared = tokio::task::spawn_blocking(move || dead.clear()).await;
-            match cleared.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            match on_disk(move || dead.clear()).await {
                 Ok(there) => report.directories += u32::from(there),
                 Err(error) => tracing::warn!(%error, "a dead instance's directory cannot be removed"),
             }
@@ -272,21 +271,14 @@ impl E2bBackend {
         let authorities = authorities
             .map_err(|problem| BackendError::invalid("e2b_backend.ca_file", problem))?
             .unwrap_or_default();
-        let made = {
-            let part = part.clone();
-            tokio::task::spawn_blocking(move || -> std::io::Result<_> {
-                let instance = Instance::create(&part)?;
-                Ok((state_id(&part)?, instance))
-            })
-            .await
-        };
-        let (state_id, instance) =
-            made.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|error| {
-                BackendError::failed(
-                    format!("taking a place in the state directory {}", part.display()),
-                    error,
-                )
-            })?;
+        let place = part.clone();
+        let made = on_disk(move || {
+            let instance = Instance::create(&place)?;
+            Ok((state_id(&place)?, instance))
+        });
+        let (state_id, instance) = made.await.map_err(|error| {
+            BackendError::failed(format!("taking a place in the state directory {}", part.display()), error)
+        })?;
         let shared = Arc::new(Shared {
             http: OnceCell::new(),
             authorities,
@@ -519,10 +511,8 @@ impl Backend for E2bBackend {
 
     async fn remove_storage(&self, directory: &Path) -> Result<(), BackendError> {
         let directory = directory.to_owned();
-        let removed = tokio::task::spawn_blocking(move || remove_if_there(&directory)).await;
-        removed
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(|error| BackendError::failed("removing kept storage", error))
+        let removed = on_disk(move || remove_if_there(&directory)).await;
+        removed.map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
     async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {

@@ -13,7 +13,7 @@ use sandcrate_backend::{
     NetworkReport, RootAccess, SessionId, SessionInfo, SessionSpec, SweepReport,
 };
 use sandcrate_driver::instance::{self, remove_if_there};
-use sandcrate_driver::{BoxNetwork, LiveBox, Networks, lock, not_isolated};
+use sandcrate_driver::{BoxNetwork, LiveBox, Networks, lock, not_isolated, on_disk};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -172,8 +172,7 @@ impl Shared {
         // One whose box may still run keeps its files.
         for dead in dead.into_iter().filter(|dead| !spared.contains(&dead.name)) {
             report.instances += 1;
-            let cleared = tokio::task::spawn_blocking(move || dead.clear()).await;
-            match cleared.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            match on_disk(move || dead.clear()).await {
                 Ok(there) => report.directories += u32::from(there),
                 Err(error) => tracing::warn!(%error, "a dead instance's directory cannot be removed"),
             }
@@ -230,11 +229,9 @@ impl EngineBackend {
         let engine = Engine::new(kind, Arc::clone(&config));
         let part = config.state_dir.join(kind.name());
         let guest = config.guest.clone();
-        let made = {
-            let part = part.clone();
-            tokio::task::spawn_blocking(move || Instance::create(&part, &guest)).await
-        };
-        let instance = made.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(|error| {
+        let place = part.clone();
+        let made = on_disk(move || Instance::create(&place, &guest));
+        let instance = made.await.map_err(|error| {
             BackendError::failed(format!("taking a place in the state directory {}", part.display()), error)
         })?;
         let shared = Arc::new(Shared {
@@ -472,10 +469,8 @@ impl Backend for EngineBackend {
 
     async fn remove_storage(&self, directory: &Path) -> Result<(), BackendError> {
         let directory = directory.to_owned();
-        let removed = tokio::task::spawn_blocking(move || remove_if_there(&directory)).await;
-        removed
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(|error| BackendError::failed("removing kept storage", error))
+        let removed = on_disk(move || remove_if_there(&directory)).await;
+        removed.map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
     async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sandcrate_backend::BackendError;
 use sandcrate_driver::instance::remove_if_there;
+use sandcrate_driver::on_disk;
 
 /// The private directories of a session.
 const PRIVATE: [&str; 2] = ["workspace", "home"];
@@ -93,8 +94,7 @@ impl Storage {
     pub(crate) async fn remove(mut self) -> io::Result<()> {
         self.removed = true;
         let own = std::mem::take(&mut self.own);
-        let removed = tokio::task::spawn_blocking(move || remove_if_there(&own)).await;
-        removed.unwrap_or_else(|error| Err(io::Error::other(error)))
+        on_disk(move || remove_if_there(&own)).await
     }
 }
 

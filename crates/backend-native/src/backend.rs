@@ -15,7 +15,7 @@ use sandcrate_backend::{
     SessionSpec, SweepReport,
 };
 use sandcrate_driver::{
-    LiveBox, Networks, ProjectBound, Source, check_tun_device, lock, not_isolated, open_source,
+    LiveBox, Networks, ProjectBound, Source, check_tun_device, lock, not_isolated, on_disk, open_source,
 };
 use sandcrate_jail::NetworkMode;
 use sandcrate_jail::identity::IdMapping;
@@ -492,10 +492,8 @@ impl Backend for NativeBackend {
 
     async fn remove_storage(&self, directory: &Path) -> Result<(), BackendError> {
         let directory = directory.to_owned();
-        let removed = tokio::task::spawn_blocking(move || crate::storage::remove_kept(&directory)).await;
-        removed
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(|error| BackendError::failed("removing kept storage", error))
+        let removed = on_disk(move || crate::storage::remove_kept(&directory)).await;
+        removed.map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
     async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
@@ -505,8 +503,7 @@ impl Backend for NativeBackend {
 
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         let state_dir = self.config.state_dir.clone();
-        let swept = tokio::task::spawn_blocking(move || instance::sweep(&state_dir)).await;
-        let swept = swept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        let swept = on_disk(move || instance::sweep(&state_dir)).await;
         swept.map_err(|error| BackendError::failed("sweeping the state directory", error))
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, open, unlinkat};
 use sandcrate_backend::{BackendError, DiskLimit};
-use sandcrate_driver::{inodes_of, project_of};
+use sandcrate_driver::{inodes_of, on_disk, project_of};
 use sandcrate_jail::message::StorageSource;
 use sandcrate_jail::remove_tree;
 use sandcrate_protocol::{Control, Enforcement};
@@ -201,8 +201,7 @@ impl Storage {
             return Ok(());
         }
         let removal = self.removal();
-        let removed = tokio::task::spawn_blocking(move || removal.carry_out()).await;
-        removed.unwrap_or_else(|error| Err(io::Error::other(error)))
+        on_disk(move || removal.carry_out()).await
     }
 }
 

@@ -12,7 +12,7 @@ use sandcrate_backend::{
     SessionInfo, SessionSpec, SweepReport,
 };
 use sandcrate_driver::instance::{self, Instance};
-use sandcrate_driver::lock;
+use sandcrate_driver::{lock, on_disk};
 use sandcrate_jail::cgroup::{Discovery, Parent, Placement};
 use sandcrate_jail::nsjail::generate_etc;
 use sandcrate_jail::remove_tree;
@@ -323,10 +323,8 @@ impl Backend for NsjailBackend {
 
     async fn remove_storage(&self, directory: &Path) -> Result<(), BackendError> {
         let directory = directory.to_owned();
-        let removed = tokio::task::spawn_blocking(move || crate::storage::remove_kept(&directory)).await;
-        removed
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(|error| BackendError::failed("removing kept storage", error))
+        let removed = on_disk(move || crate::storage::remove_kept(&directory)).await;
+        removed.map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
     async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
@@ -336,8 +334,7 @@ impl Backend for NsjailBackend {
 
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         let state_dir = self.config.state_dir.clone();
-        let swept = tokio::task::spawn_blocking(move || instance::sweep(&part(&state_dir), |_| ())).await;
-        let swept = swept.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        let swept = on_disk(move || instance::sweep(&part(&state_dir), |_| ())).await;
         swept.map_err(|error| BackendError::failed("sweeping the state directory", error))
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sandcrate_backend::{BackendError, SessionId};
 use sandcrate_driver::pieces::MAX_DRAINS;
-use sandcrate_driver::{AsyncChannel, Fittings, lock};
+use sandcrate_driver::{AsyncChannel, Fittings, lock, on_disk};
 use sandcrate_jail::cgroup::{BoxCgroup, CommandCgroup, Confined};
 use tokio::process::Child;
 use tokio::sync::{Semaphore, watch};
@@ -193,10 +193,8 @@ impl Session {
     /// The same, and removes its files.
     pub(crate) async fn stop(self: &Arc<Self>) -> Result<(), BackendError> {
         let Some(storage) = self.take_down().await? else { return Ok(()) };
-        let removed = tokio::task::spawn_blocking(move || storage.remove()).await;
-        removed
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(|error| BackendError::failed("removing the session's files", error))
+        let removed = on_disk(move || storage.remove()).await;
+        removed.map_err(|error| BackendError::failed("removing the session's files", error))
     }
 }
 

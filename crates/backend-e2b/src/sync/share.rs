@@ -83,9 +83,8 @@ impl Share {
         work: impl FnOnce(&host::Root) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, BackendError> {
         let root = Arc::clone(&self.root);
-        let done = tokio::task::spawn_blocking(move || work(&root)).await;
-        done.unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(|error| BackendError::failed(step, error))
+        let done = sandcrate_driver::on_disk(move || work(&root)).await;
+        done.map_err(|error| BackendError::failed(step, error))
     }
 
     async fn scan_here(&self) -> Result<(host::Tree, Report), BackendError> {
