@@ -76,7 +76,7 @@ def test_lists(sandbox, place):
     assert sorted(found) == ["a.txt", "dir", "link"]
     assert found["dir"].type == FileType.DIR
     assert (found["a.txt"].type, found["a.txt"].size, found["a.txt"].path) == (FileType.FILE, 3, f"{place}/a.txt")
-    assert found["link"].symlink_target
+    assert found["link"].symlink_target == f"{place}/a.txt"
     deep = [entry.path for entry in sandbox.files.list(place, depth=2)]
     assert f"{place}/dir/b.txt" in deep
     with pytest.raises(FileNotFoundException):
@@ -94,6 +94,10 @@ def test_information(sandbox, place):
     now = float(sandbox.commands.run("date +%s.%N").stdout)
     assert abs(info.modified_time.timestamp() - now) < 60
     assert sandbox.files.get_info(place).type == FileType.DIR
+    sandbox.commands.run(f"mkdir {place}/dir; ln -s ./dir/../a.txt {place}/l; ln -s l {place}/ll; ln -s nowhere {place}/broken")
+    for link, target, mode in [("l", "a.txt", 0o640), ("ll", "a.txt", 0o640), ("broken", "broken", 0)]:
+        info = sandbox.files.get_info(f"{place}/{link}")
+        assert (info.symlink_target, info.mode & 0o777) == (f"{place}/{target}", mode), link
     with pytest.raises(FileNotFoundException):
         sandbox.files.get_info(f"{place}/none")
 
@@ -170,9 +174,25 @@ def test_a_watcher_of_a_whole_tree(sandbox, place):
         sandbox.files.watch_dir(f"{place}/none")
 
 
-def test_signed_urls(sandbox, place, server):
+def test_files_of_the_kernel_have_an_end(sandbox):
+    assert sandbox.files.read("/proc/sys/kernel/ostype") == "Linux\n"
+    assert sandbox.files.read("/proc/self/status").count("Name:") == 1
+
+
+@pytest.mark.parametrize("size", [10, 3 << 20])
+def test_a_refused_upload_says_why(sandbox, place, size):
+    """Also to a client that is still sending."""
+    sandbox.files.make_dir(f"{place}/dir")
+    for _ in range(10):
+        with pytest.raises(InvalidArgumentException, match="directory"):
+            sandbox.files.write(f"{place}/dir", b"x" * size)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_signed_urls(sandbox, place, server, named):
+    """The address of a sandbox that shares its host with others names none: the signature tells whose it is."""
     sandbox.files.write(f"{place}/down", "by url")
-    headers = {"E2b-Sandbox-Id": sandbox.sandbox_id}
+    headers = {"E2b-Sandbox-Id": sandbox.sandbox_id} if named else {}
     got = httpx.get(sandbox.download_url(f"{place}/down"), headers=headers)
     assert (got.status_code, got.text) == (200, "by url")
     got = httpx.get(sandbox.download_url(f"{place}/down", use_signature_expiration=60), headers=headers)
@@ -193,5 +213,6 @@ def test_urls_that_are_not_signed_for_this(sandbox, place):
         sandbox.upload_url(f"{place}/down"),
         sandbox.download_url(f"{place}/down").split("&signature")[0],
     ]:
-        answer = httpx.get(url, headers=headers)
-        assert answer.status_code == 401 and "secret" not in answer.text, url
+        for sent in (headers, {}):
+            answer = httpx.get(url, headers=sent)
+            assert answer.status_code == 401 and "secret" not in answer.text, url

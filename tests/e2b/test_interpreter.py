@@ -189,6 +189,13 @@ def test_a_killed_sandbox_runs_no_code(server):
         sandbox.run_code("1")
 
 
+def test_a_sandbox_that_is_killed_while_code_runs(server):
+    sandbox = Sandbox.create()
+    # Killed by what it says first, from within the call.
+    with pytest.raises((SandboxException, httpx.HTTPError)):
+        sandbox.run_code("print('begun', flush=True); import time; time.sleep(600)", on_stdout=lambda _: sandbox.kill())
+
+
 @pytest.mark.anyio
 async def test_the_asynchronous_client(server):
     sandbox = await AsyncSandbox.create()

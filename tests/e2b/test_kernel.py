@@ -325,6 +325,9 @@ def test_bash_keeps_its_state(bash, tmp_path):
     assert (ran.out, ran.err) == ("hello 5\n/\n", "bad\n")
     assert bash.run("cat").out == ""
     assert bash.run("echo $A", env={"A": "a 'quoted' value"}).out == "a 'quoted' value\n"
+    bash.run("export A='mine \"' B=1")
+    assert bash.run("echo $A$B$C", env={"A": "other", "C": "3"}).out == "other13\n"
+    assert bash.run("echo $A; sh -c 'echo $B'; echo ${C-unset}").out == 'mine "\n1\nunset\n'
     failed = bash.run("echo out; (exit 3)")
     assert failed.out == "out\n" and (failed.error["name"], failed.error["value"]) == ("ExitCode", "3")
 

@@ -181,6 +181,9 @@ def test_metrics(made):
     assert metric.disk_total >= metric.disk_used >= 0 and metric.cpu_used_pct >= 0
     age = datetime.datetime.now(datetime.timezone.utc) - metric.timestamp
     assert abs(age) < datetime.timedelta(seconds=60)
+    before = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(hours=1)
+    assert sandbox.get_metrics(start=before)
+    assert sandbox.get_metrics(start=before, end=before + datetime.timedelta(minutes=1)) == []
 
 
 def test_an_unknown_template(server):

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Proves the wire with LangBot's own code, unmodified, against our server: its Box client 0.4.2, its hosts 4.10.1 and
-# 4.11.2, and a client of each later dialect; with native boxes and then, the first of them, with those of container engines.
+# 4.11.2, and a client of each later dialect; with native boxes and then, the first of them, with those of another server
+# by E2B's API and with those of container engines.
 #
 #   run.sh BIN [pytest arguments]
 #
@@ -72,6 +73,10 @@ done
 # The same client with boxes on container engines: one transport, and what is the backend's to do. Not what asks for no
 # backend at all, nor for a hard quota, which engines do not have.
 on_engines='ws and not (no_backend or unavailable or quota or orphan)'
+# Two hops deep. Sandboxes of a killed server end when the next one comes, or by themselves after 300 s.
+echo "by E2B's API:"
+"$client" "$here/far.py" "$client" -m pytest -q -p no:cacheprovider -c "$here/pytest.ini" --basetemp "$work/pytest-far" \
+    -k "$on_engines and not killed" "$here/test_client.py" "$here/test_processes.py" "$here/test_sessions.py" || failed=1
 for engine in docker podman; do
     if [[ $EUID -ne 0 ]]; then
         echo "SKIP: $engine: its daemon needs root"

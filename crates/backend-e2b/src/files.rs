@@ -215,8 +215,9 @@ fn entry(info: EntryInfo) -> FileEntry {
         name: info.name,
         kind,
         bytes: u64::try_from(info.size).unwrap_or(0),
-        mode: info.mode & 0o7777,
+        // Told of what a link leads to; links have no mode of their own.
+        mode: if kind == FileKind::Symlink { 0o777 } else { info.mode & 0o7777 },
         modified: info.modified_time.map_or(0, |time| time.as_second()),
-        link_target: info.symlink_target.filter(|_| kind == FileKind::Symlink),
+        link_target: info.link.or(info.symlink_target).filter(|_| kind == FileKind::Symlink),
     }
 }

@@ -16,14 +16,17 @@ pub(crate) type Authorities = Vec<CertificateDer<'static>>;
 
 /// Reads certificates; or says, in words for an operator, why there are none.
 pub(crate) fn read(path: &Path) -> Result<Authorities, String> {
-    let unreadable = |error| format!("`{}` has no certificate in PEM that can be read: {error}", path.display());
-    let read: Authorities =
-        CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)?;
+    let unreadable =
+        |error| format!("`{}` has no certificate in PEM that can be read: {error}", path.display());
+    let read: Authorities = CertificateDer::pem_file_iter(path)
+        .map_err(unreadable)?
+        .collect::<Result<_, _>>()
+        .map_err(unreadable)?;
     let mut roots = RootCertStore::empty();
     for certificate in &read {
-        roots
-            .add(certificate.clone())
-            .map_err(|error| format!("`{}` has a certificate that vouches for nobody: {error}", path.display()))?;
+        roots.add(certificate.clone()).map_err(|error| {
+            format!("`{}` has a certificate that vouches for nobody: {error}", path.display())
+        })?;
     }
     match read.is_empty() {
         true => Err(format!("`{}` has no certificate", path.display())),
@@ -38,7 +41,10 @@ pub(crate) fn client(named: Authorities) -> Result<(Client, bool), String> {
     // Among a machine's hundred some may be of a kind that is not understood; the others count.
     let native = rustls_native_certs::load_native_certs();
     for error in &native.errors {
-        tracing::debug!(error = error as &dyn std::error::Error, "certificates of this machine cannot be read");
+        tracing::debug!(
+            error = error as &dyn std::error::Error,
+            "certificates of this machine cannot be read"
+        );
     }
     roots.add_parsable_certificates(native.certs);
     let believes = !roots.is_empty();

@@ -43,10 +43,14 @@ pub struct EntryInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modified_time: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// Absolute, through all links.
     pub symlink_target: Option<String>,
     #[serde(deserialize_with = "null_is_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
     pub is_symlink: bool,
+    /// Ours: what a symbolic link itself says, where `symlink_target` is what it comes to.
+    #[serde(rename = "sandcrateLink", skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
 }
 
 /// Of `Stat`, `MakeDir` and `Remove`.

@@ -20,6 +20,7 @@ mod serve;
 mod tenancy;
 mod tls;
 mod tools;
+mod uploads;
 mod websocket;
 
 pub use app::App;

@@ -30,7 +30,10 @@ pub(crate) async fn an_endpoint_is_believed_by_the_authority_that_is_named_and_b
     let id = trusting.start(spec("secure")).await.unwrap().id;
     let done = trusting.exec(&id, ExecRequest::shell("echo hidden; exit 3")).await.unwrap();
     let done = done.collect(1 << 10).await.unwrap();
-    assert_eq!((&done.stdout[..], done.exit.status), (&b"hidden\n"[..], sandcrate_backend::ExitStatus::Code(3)));
+    assert_eq!(
+        (&done.stdout[..], done.exit.status),
+        (&b"hidden\n"[..], sandcrate_backend::ExitStatus::Code(3))
+    );
     trusting.shutdown().await;
 
     let doubting = E2bBackend::open(config(&dir.path().join("b"), url, None)).await.unwrap();

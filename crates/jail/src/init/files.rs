@@ -109,8 +109,13 @@ fn list(path: &Path, max_entries: u64) -> io::Result<FileOutcome> {
 fn read(path: &Path, offset: u64, limit: u64, mut pipe: File) -> io::Result<FileOutcome> {
     let mut file = open_regular(File::options().read(true), path)?;
     let file_bytes = file.metadata()?.len();
-    // Beyond the end there is nothing, however far.
-    file.seek(SeekFrom::Start(offset.min(file_bytes)))?;
+    if file_bytes == 0 {
+        // The kernel's own files say that they are empty, and are not; not all of them can be sought in.
+        io::copy(&mut (&file).take(offset), &mut io::sink())?;
+    } else {
+        // Beyond the end there is nothing, however far.
+        file.seek(SeekFrom::Start(offset.min(file_bytes)))?;
+    }
     let bytes = match io::copy(&mut file.take(limit), &mut pipe) {
         // The reader has had enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,

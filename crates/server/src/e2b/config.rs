@@ -84,10 +84,11 @@ impl E2bConfig {
         names
     }
 
-    /// What a name stands for; a tag behind it is not looked at, as a template has one build here.
+    /// What a name stands for. A tag behind it counts where the name is given with it, and is not looked at otherwise,
+    /// as a template has one build here.
     pub(crate) fn template(&self, asked: &str) -> Option<BoxOf> {
         let name = asked.split_once(':').map_or(asked, |(name, _)| name);
-        match self.templates.get(name) {
+        match self.templates.get(asked).or_else(|| self.templates.get(name)) {
             // Checked when the configuration was read.
             Some(template) => self.resolve(template).ok(),
             None => ALWAYS.contains(&name).then(|| BoxOf { profile: BoxProfile::default(), network: None }),
@@ -186,6 +187,9 @@ mod tests {
         assert_eq!((data.image.as_str(), data.memory_mb, data.cpus), ("data:1", 2048, 1.0));
         assert!(data.persistent && data.mount_path == "/home/user");
         assert!(config.template("nope").is_none());
+        let tagged = parse(r#"{"templates": {"a:1": {"cpus": 4}, "a": {"cpus": 2}}}"#);
+        let cpus = |name: &str| tagged.template(name).unwrap().spec("i1").cpus;
+        assert_eq!((cpus("a:1"), cpus("a"), cpus("a:2")), (4.0, 2.0, 2.0));
     }
 
     #[test]

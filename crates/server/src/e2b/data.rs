@@ -26,7 +26,10 @@ pub(crate) async fn dispatch(State(app): State<App>, request: Request, next: Nex
         return next.run(request).await;
     }
     match marked(request.uri(), request.headers(), config.domain.as_deref()) {
-        Marked::Not => next.run(request).await,
+        Marked::Not => match envd::signer(&app, &request) {
+            Some(sandbox) => envd::answer(&app, sandbox, request).await,
+            None => next.run(request).await,
+        },
         Marked::Badly(problem) => Refused::invalid(problem).into_response(),
         Marked::For(target) => {
             answer(&app, target, request).await.unwrap_or_else(IntoResponse::into_response)

@@ -57,6 +57,12 @@ impl Face {
         }
     }
 
+    pub(crate) fn running(&self) -> Vec<Arc<Sandbox>> {
+        let mut sandboxes = self.sandboxes.all();
+        sandboxes.retain(|sandbox| sandbox.is_running());
+        sandboxes
+    }
+
     pub(crate) fn expect(&self, runtime: &Runtime, id: &str) -> Result<Arc<Sandbox>, Refused> {
         self.find(runtime, id).ok_or_else(|| Refused::no_sandbox(id))
     }

@@ -19,6 +19,8 @@ const DEFAULT_LOGS: usize = 1000;
 /// Boxes that are asked at a time, and how many one request may ask about.
 const ASKED_AT_ONCE: usize = 8;
 const MAX_ASKED: usize = 100;
+/// A client's `now` is a little before or after ours.
+const SLACK_SEC: i64 = 10;
 
 /// One figure, of now: none are kept.
 async fn figure(app: &App, id: &str) -> Result<Option<Metric>, Refused> {
@@ -42,12 +44,28 @@ async fn figure(app: &App, id: &str) -> Result<Option<Metric>, Refused> {
     }))
 }
 
-/// `start` and `end` bound a history elsewhere; here there is the moment.
+/// Seconds since 1970. They bound a history elsewhere; here there is the moment, if they hold it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Window {
+    start: Option<i64>,
+    end: Option<i64>,
+}
+
+impl Window {
+    fn holds(&self, moment: i64) -> bool {
+        self.start.is_none_or(|start| moment >= start.saturating_sub(SLACK_SEC))
+            && self.end.is_none_or(|end| moment <= end.saturating_add(SLACK_SEC))
+    }
+}
+
 pub(super) async fn metrics(
     State(app): State<App>,
     Path(id): Path<String>,
+    Params(window): Params<Window>,
 ) -> Result<Json<Vec<Metric>>, Refused> {
-    Ok(Json(figure(&app, &id).await?.into_iter().collect()))
+    let figure = figure(&app, &id).await?.filter(|figure| window.holds(figure.timestamp_unix));
+    Ok(Json(figure.into_iter().collect()))
 }
 
 #[derive(Debug, Deserialize)]

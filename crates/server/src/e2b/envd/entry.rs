@@ -13,12 +13,7 @@ pub(super) fn entry_info(entry: &FileEntry, path: &str) -> EntryInfo {
     let owner = if path.starts_with(HOME) { USER } else { "" };
     EntryInfo {
         name: super::paths::name(path).to_owned(),
-        kind: match entry.kind {
-            FileKind::File => FileType::File,
-            FileKind::Directory => FileType::Directory,
-            FileKind::Symlink => FileType::Symlink,
-            FileKind::Other => FileType::Unspecified,
-        },
+        kind: file_type(entry.kind),
         path: path.to_owned(),
         size: i64::try_from(entry.bytes).unwrap_or(i64::MAX),
         mode: entry.mode,
@@ -29,6 +24,16 @@ pub(super) fn entry_info(entry: &FileEntry, path: &str) -> EntryInfo {
         symlink_target: entry.link_target.clone(),
         metadata: BTreeMap::new(),
         is_symlink: entry.kind == FileKind::Symlink,
+        link: entry.link_target.clone(),
+    }
+}
+
+pub(super) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::File,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Other => FileType::Unspecified,
     }
 }
 

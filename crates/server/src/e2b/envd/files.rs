@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, Request};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, stream};
@@ -16,6 +16,7 @@ use serde::Deserialize;
 use subtle::ConstantTimeEq;
 
 use super::super::error::{Failed, Refused};
+use super::super::sandbox::Sandbox;
 use super::Here;
 use super::gzip::unpacked;
 use super::multipart::{Multipart, MultipartError, boundary};
@@ -119,6 +120,25 @@ where
     Ok(written)
 }
 
+/// What an address says of its file.
+pub(super) fn signed_params(uri: &Uri) -> Option<FileParams> {
+    Query::try_from_uri(uri).ok().map(|Query(params)| params)
+}
+
+impl FileParams {
+    /// Whether the signature is the sandbox's own for this file and user.
+    pub(super) fn is_signed_by(&self, sandbox: &Sandbox, operation: Operation) -> bool {
+        let (Some(secret), Some(shown)) = (&sandbox.facts.access, &self.signature) else { return false };
+        let signed = Signed {
+            path: self.path.as_deref().unwrap_or_default(),
+            operation,
+            user: self.username.as_deref().unwrap_or_default(),
+            expires: self.signature_expiration,
+        };
+        sign(&signed, secret.reveal()).as_bytes().ct_eq(shown.as_bytes()).into()
+    }
+}
+
 impl Here {
     async fn store<S, E>(&self, path: &str, body: S) -> Result<WrittenFile, Refused>
     where
@@ -137,19 +157,13 @@ impl Here {
         headers: &HeaderMap,
     ) -> Result<FileParams, Refused> {
         let Query(params) = params.map_err(|rejection| Refused::invalid(rejection.body_text()))?;
-        if let (Some(secret), Some(shown)) = (&self.sandbox.facts.access, &params.signature) {
-            let signed = Signed {
-                path: params.path.as_deref().unwrap_or_default(),
-                operation,
-                user: params.username.as_deref().unwrap_or_default(),
-                expires: params.signature_expiration,
-            };
+        if self.sandbox.facts.access.is_some() && params.signature.is_some() {
             let refused = |why: &str| Refused::new(StatusCode::UNAUTHORIZED, why);
-            if !bool::from(sign(&signed, secret.reveal()).as_bytes().ct_eq(shown.as_bytes())) {
+            if !params.is_signed_by(&self.sandbox, operation) {
                 return Err(refused("the signature is not for this file, user and operation"));
             }
             if params.signature_expiration.is_some_and(|end| end < Timestamp::now().as_second()) {
-                return Err(refused("the signature is expired"));
+                return Err(refused("signature is already expired"));
             }
         }
         let user = params.username.clone().or_else(|| user_of(headers));

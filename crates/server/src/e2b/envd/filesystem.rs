@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use sandcrate_backend::{FileEntry, FileKind, FileReply, FileRequest};
 use sandcrate_e2b_wire::connect::Code;
 use sandcrate_e2b_wire::filesystem::{
-    EntryInfo, EntryResponse, ListDirRequest, ListDirResponse, MoveRequest, PathRequest,
+    EntryInfo, EntryResponse, FileType, ListDirRequest, ListDirResponse, MoveRequest, PathRequest,
 };
 use sandcrate_e2b_wire::process::Empty;
 use sandcrate_protocol::ErrorKind;
@@ -16,12 +16,14 @@ use sandcrate_protocol::ErrorKind;
 use super::super::error::Failed;
 use super::Here;
 use super::call::Unary;
-use super::entry::entry_info;
-use super::paths::{resolve, user_of};
+use super::entry::{entry_info, file_type};
+use super::paths::{resolve, tidy, user_of};
 use crate::rest::files;
 
 /// Of one listing, whatever its depth: each is held in memory, and each directory is a call to the box.
 const MAX_LISTED: usize = 20_000;
+/// Links of one listing that are told as what they lead to: each is a call or more. The others are told as links.
+const MAX_FOLLOWED: usize = 256;
 
 type Answer<T> = Result<Json<T>, Failed>;
 
@@ -42,9 +44,16 @@ pub(super) async fn list_dir(
 ) -> Answer<ListDirResponse> {
     here.check_user(user_of(&headers).as_deref())?;
     let entries = here.tree(&resolve(&request.path), request.depth.max(1)).await?;
-    Ok(Json(ListDirResponse {
-        entries: entries.iter().map(|(path, entry)| entry_info(entry, path)).collect(),
-    }))
+    let mut told = Vec::with_capacity(entries.len());
+    let mut links = 0;
+    for (path, entry) in &entries {
+        links += usize::from(entry.kind == FileKind::Symlink);
+        told.push(match links {
+            ..=MAX_FOLLOWED => here.told(entry, path).await,
+            _ => entry_info(entry, path),
+        });
+    }
+    Ok(Json(ListDirResponse { entries: told }))
 }
 
 pub(super) async fn make_dir(
@@ -99,7 +108,20 @@ pub(super) async fn remove(
 impl Here {
     async fn entry(&self, path: &str) -> Result<EntryInfo, Failed> {
         let entry = files::stat(&self.app.runtime, self.id(), path).await?;
-        Ok(entry_info(&entry, path))
+        Ok(self.told(&entry, path).await)
+    }
+
+    /// A link is told as what it leads to, and where that is; one that leads nowhere, as leading to itself.
+    async fn told(&self, entry: &FileEntry, path: &str) -> EntryInfo {
+        let mut told = entry_info(entry, path);
+        if entry.kind == FileKind::Symlink {
+            (told.kind, told.mode, told.symlink_target) =
+                match files::follow(&self.app.runtime, self.id(), path).await {
+                    Ok((target, end)) => (file_type(end.kind), end.mode, Some(tidy(&target))),
+                    Err(_) => (FileType::Unspecified, 0, Some(path.to_owned())),
+                };
+        }
+        told
     }
 
     async fn ask(&self, request: FileRequest) -> Result<(), Failed> {

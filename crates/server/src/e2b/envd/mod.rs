@@ -19,10 +19,12 @@ use std::sync::{Arc, LazyLock};
 
 use axum::extract::{DefaultBodyLimit, Extension, Request};
 use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
+use sandcrate_e2b_wire::signature::Operation;
 use sandcrate_e2b_wire::{filesystem as fs_wire, header as names, process as process_wire};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -31,7 +33,7 @@ use super::data::check;
 use super::error::Refused;
 use super::sandbox::Sandbox;
 use super::usage;
-use crate::App;
+use crate::{App, uploads};
 
 pub(crate) use processes::Processes;
 pub(crate) use watchers::Watchers;
@@ -48,7 +50,7 @@ static ROUTES: LazyLock<Router> = LazyLock::new(|| {
         .route("/health", get(health))
         .route("/envs", get(envs))
         .route("/metrics", get(metrics))
-        .route("/files", get(files::download).post(files::upload))
+        .route("/files", get(files::download).post(files::upload).layer(from_fn(uploads::hear_out)))
         .route(&process("Start"), post(process::start))
         .route(&process("Connect"), post(process::connect))
         .route(&process("List"), post(process::list))
@@ -82,6 +84,22 @@ impl Here {
     pub(super) fn id(&self) -> &str {
         self.sandbox.id()
     }
+}
+
+/// The sandbox that a signed address is of. Such an address names none: where all sandboxes share one, whose secret
+/// signed it tells. Whether it still holds is looked at when it is used.
+pub(super) fn signer(app: &App, request: &Request) -> Option<Arc<Sandbox>> {
+    let uri = request.uri();
+    if uri.path() != "/files" || !uri.query().is_some_and(is_signed) {
+        return None;
+    }
+    let operation = match *request.method() {
+        Method::GET | Method::HEAD => Operation::Read,
+        Method::POST => Operation::Write,
+        _ => return None,
+    };
+    let params = files::signed_params(uri)?;
+    app.e2b.running().into_iter().find(|sandbox| params.is_signed_by(sandbox, operation))
 }
 
 pub(super) async fn answer(app: &App, sandbox: Arc<Sandbox>, mut request: Request) -> Response {

@@ -18,6 +18,20 @@ pub(super) fn resolve(path: &str) -> String {
     }
 }
 
+/// An absolute path without `.`, `..` and doubled slashes. By the text alone: a directory on the way that is a link is
+/// taken for what it is called.
+pub(super) fn tidy(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
 /// The last component, `/` for the root.
 pub(super) fn name(path: &str) -> &str {
     let trimmed = path.trim_end_matches('/');
@@ -54,6 +68,13 @@ pub(super) fn check_user(user: Option<&str>, writable_root: bool) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tidy_path_leads_nowhere_else() {
+        for (path, tidied) in [("/a/./b", "/a/b"), ("/a//b/../c/", "/a/c"), ("/../a", "/a"), ("/", "/")] {
+            assert_eq!(tidy(path), tidied);
+        }
+    }
 
     #[test]
     fn relative_paths_start_at_home() {

@@ -67,7 +67,7 @@ async fn start_stream(here: &Here, wanted: StartRequest, headers: &HeaderMap) ->
     here.sandbox.processes.add(&running(runtime, here.id())?, pid, known);
     here.sandbox.journal.note(LogLevel::Info, "process started", &[("pid", pid.to_string()), ("cmd", name)]);
     let stream = Stream::new(&here.app, pid, size.is_some(), log);
-    Ok(stream.as_asked(headers).into_response())
+    Ok(stream.on_terms_of(headers).into_response())
 }
 
 /// Follows a program that runs, from now on.
@@ -80,7 +80,7 @@ pub(super) async fn connect(Extension(here): Extension<Here>, request: Request) 
         // What was written before was for whoever listened then.
         log.skip_written();
         let stream = Stream::new(&here.app, pid, known.pty, log);
-        Ok(stream.as_asked(&headers).deadline(call::deadline(&headers)?).into_response())
+        Ok(stream.on_terms_of(&headers).deadline(call::deadline(&headers)?).into_response())
     };
     connected.await.unwrap_or_else(Failed::into_stream)
 }

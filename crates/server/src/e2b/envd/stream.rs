@@ -72,7 +72,7 @@ impl Stream {
     }
 
     /// With the signs of life that a client wants, and what it makes of lost output.
-    pub(super) fn as_asked(self, headers: &HeaderMap) -> Self {
+    pub(super) fn on_terms_of(self, headers: &HeaderMap) -> Self {
         let lost = if headers.contains_key(COUNT_LOST) { Lost::Counted(0) } else { Lost::Ends };
         Self { keepalive: call::keepalive(headers), lost, ..self }
     }

@@ -1,6 +1,5 @@
 //! The contexts of one sandbox: names for interpreters that keep what code leaves behind.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use axum::http::StatusCode;
@@ -98,25 +97,28 @@ impl Context {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Contexts(Mutex<BTreeMap<String, Arc<Context>>>);
+/// In the order they were made.
+pub(crate) struct Contexts(Mutex<Vec<Arc<Context>>>);
 
 impl Contexts {
     pub(super) fn get(&self, id: &str) -> Option<Arc<Context>> {
-        locked(&self.0).get(id).cloned()
+        locked(&self.0).iter().find(|context| context.id == id).cloned()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Context>> {
-        locked(&self.0).values().cloned().collect()
+        locked(&self.0).clone()
     }
 
     pub(super) fn remove(&self, id: &str) -> Option<Arc<Context>> {
-        locked(&self.0).remove(id)
+        let mut contexts = locked(&self.0);
+        let at = contexts.iter().position(|context| context.id == id)?;
+        Some(contexts.remove(at))
     }
 
     /// The one for code without a context; made when there is none yet.
     pub(super) fn default_of(&self, language: Language) -> Result<Arc<Context>, Refused> {
         let found =
-            locked(&self.0).values().find(|context| context.default && context.language == language).cloned();
+            locked(&self.0).iter().find(|context| context.default && context.language == language).cloned();
         found.map_or_else(|| self.insert(language, HOME.to_owned(), true), Ok)
     }
 
@@ -129,8 +131,7 @@ impl Contexts {
             new_id().map_err(|error| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
         let mut contexts = locked(&self.0);
         // Somebody else may have made it since it was looked for.
-        let same =
-            contexts.values().find(|context| default && context.default && context.language == language);
+        let same = contexts.iter().find(|context| default && context.default && context.language == language);
         if let Some(context) = same {
             return Ok(Arc::clone(context));
         }
@@ -138,8 +139,8 @@ impl Contexts {
             let message = format!("a sandbox has at most {MAX_CONTEXTS} contexts; remove one");
             return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, message));
         }
-        let context = Arc::new(Context { id: id.clone(), language, cwd, default, kernel: Arc::default() });
-        contexts.insert(id, Arc::clone(&context));
+        let context = Arc::new(Context { id, language, cwd, default, kernel: Arc::default() });
+        contexts.push(Arc::clone(&context));
         Ok(context)
     }
 }
@@ -158,7 +159,8 @@ mod tests {
         assert_ne!(contexts.default_of(Language::Bash).unwrap().id, python.id);
         let own = contexts.create(Language::Python, Some("/tmp".to_owned())).unwrap();
         assert_ne!(contexts.default_of(Language::Python).unwrap().id, own.id);
-        assert_eq!(contexts.all().len(), 3);
+        let listed: Vec<_> = contexts.all().iter().map(|context| context.id.clone()).collect();
+        assert_eq!((listed.len(), &listed[0], &listed[2]), (3, &python.id, &own.id));
         contexts.remove(&python.id).unwrap();
         assert_ne!(contexts.default_of(Language::Python).unwrap().id, python.id);
     }

@@ -1,7 +1,7 @@
 //! One piece of code in its context: handed to the kernel, its events streamed as lines of JSON, and interrupted when
 //! the client goes away.
 
-use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,8 +60,8 @@ pub(super) async fn execute(
     };
     app.tasks.spawn(execution.run());
     let lines = stream::unfold(receiver, |mut receiver| async move {
-        let line: Option<Bytes> = receiver.recv().await;
-        line.map(|line| (Ok::<_, Infallible>(line), receiver))
+        let line: Option<io::Result<Bytes>> = receiver.recv().await;
+        line.map(|line| (line, receiver))
     });
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }
@@ -74,7 +74,7 @@ struct Execution {
     kernel: OwnedMutexGuard<Option<Kernel>>,
     id: String,
     /// `None`: it went away, or reads too slowly.
-    client: Option<mpsc::Sender<Bytes>>,
+    client: Option<mpsc::Sender<io::Result<Bytes>>>,
 }
 
 impl Execution {
@@ -126,6 +126,10 @@ impl Execution {
 
     /// A client that takes nothing for too long is as good as gone.
     async fn tell(&mut self, line: Bytes) {
+        self.send(Ok(line)).await;
+    }
+
+    async fn send(&mut self, line: io::Result<Bytes>) {
         if let Some(client) = &self.client
             && !matches!(timeout(self.app.config.limits.write_timeout, client.send(line)).await, Ok(Ok(())))
         {
@@ -141,6 +145,11 @@ impl Execution {
 
     async fn died(&mut self, exit_code: Option<i32>) {
         *self.kernel = None;
+        let sandbox = self.app.e2b.find(&self.app.runtime, self.sandbox.id());
+        if !sandbox.is_some_and(|sandbox| sandbox.is_running()) {
+            // Broken off: an end in order would say that the code has ended.
+            return self.send(Err(io::Error::other("the sandbox is gone"))).await;
+        }
         let how = exit_code.map_or_else(|| "was stopped".to_owned(), |code| format!("ended with {code}"));
         let value = format!(
             "the interpreter of this context {how}; what it knew is lost, the next code starts a new one"

@@ -131,6 +131,11 @@ impl Reading {
         if data.is_empty() && self.end.is_some() {
             return Err(failed(&self.path, "became shorter while it was read"));
         }
+        // Of a file whose length is not known, a piece that is not full is the last: another look at what the kernel
+        // makes up as it is read could add one of another moment.
+        if self.end.is_none() && (data.len() as u64) < limit {
+            self.end = Some(self.offset);
+        }
         Ok(data)
     }
 }

@@ -11,6 +11,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use sandcrate_backend::{FileEntry, FileKind, FileReply, FileRequest};
 use sandcrate_protocol::ErrorKind;
@@ -24,7 +25,7 @@ use super::error::{ApiError, ErrorBody};
 use super::extract::{Params, Segments, switch};
 use super::schema::FileFacts;
 use super::spec;
-use crate::App;
+use crate::{App, uploads};
 
 /// One piece of a file in memory, for each transfer under way.
 const PIECE_BYTES: usize = 4 << 20;
@@ -32,12 +33,10 @@ const PIECE_BYTES: usize = 4 << 20;
 const MAX_LINKS: usize = 40;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::default().routes(routes!(read_root)).routes(routes!(
-        read_file,
-        write_file,
-        change_file,
-        remove_file
-    ))
+    OpenApiRouter::default()
+        .routes(routes!(read_root))
+        .routes(routes!(read_file, write_file, change_file, remove_file))
+        .layer(from_fn(uploads::hear_out))
 }
 
 #[derive(Debug, Serialize, ToSchema)]

@@ -106,6 +106,18 @@ async fn a_signed_address_opens_one_file_for_one_purpose_and_for_a_time() {
     ] {
         assert_eq!(refusal(get(path, shown, expires).await).0, 401, "{path} {shown} {expires:?}");
     }
+    // The signature alone tells whose it is, where no header does.
+    let bare = |signature: &str| {
+        answer(
+            server
+                .request(Method::GET, "/files")
+                .query(&[("path", "/home/user/a"), ("signature", signature)]),
+        )
+    };
+    assert_eq!(bare(&good).await, (200, json!("signed")));
+    // One that is nobody's is for our own routes, and they have nothing there.
+    assert_eq!(bare(&signature("/home/user/a", Operation::Write, None)).await.0, 404);
+    assert_eq!(bare("v1_").await.0, 404);
     // And nothing else of the sandbox.
     let list = server
         .request(Method::POST, "/process.Process/List")

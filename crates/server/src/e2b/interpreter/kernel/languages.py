@@ -182,11 +182,15 @@ class Bash:
             os.close(self._status)
             self._begin()
         packed = base64.b64encode(code.encode()).decode()
+        names = " ".join(shlex.quote(key) for key in environment)
+        if environment:
+            self._tell(f"__sandcrate_before=$(declare -p {names} 2>/dev/null)")
         for key, value in environment.items():
             self._tell(f"export {shlex.quote(key)}={shlex.quote(value)}")
         self._tell(f'eval "$(printf %s {packed} | base64 -d)" </dev/null; printf "%d\\n" $? >&9')
-        for key in environment:
-            self._tell(f"unset {shlex.quote(key)}")
+        if environment:
+            # What the cell's own variables hid is there again.
+            self._tell(f'unset {names}; eval "$__sandcrate_before"; unset __sandcrate_before')
         try:
             status = self._answer(None)
         except KeyboardInterrupt:
