@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::RuntimeError;
 use crate::exec::is_gone;
 use crate::mounts::MountPolicy;
-use crate::records::Record;
+use crate::records::{Durability, Record};
 use crate::runtime::{Inner, Lost};
 use crate::session::{LiveBox, Phase, Session, locked};
 use crate::tenant::owner;
@@ -162,7 +162,7 @@ impl Inner {
         let live = Arc::new(LiveBox { backend, info, mounts: wanted, network });
         session.set_live(Some(Arc::clone(&live)));
         if session.spec.persistent {
-            self.save(session).await?;
+            self.save(session)?;
         }
         Ok(live)
     }
@@ -395,7 +395,7 @@ impl Inner {
         if session.spec.persistent {
             session.ports.end().await;
             self.stop_box(&session).await;
-            if let Err(error) = self.save(&session).await {
+            if let Err(error) = self.write(&session, Durability::Machine) {
                 tracing::warn!(session.id = session.id.as_str(), %error, "a session's record is not up to date");
             }
         } else {
@@ -403,13 +403,20 @@ impl Inner {
         }
     }
 
-    pub(crate) async fn save(&self, session: &Session) -> Result<(), RuntimeError> {
+    /// A session that got a box, or other rules.
+    pub(crate) fn save(&self, session: &Session) -> Result<(), RuntimeError> {
+        let durability =
+            if session.options.ends_with_server { Durability::Server } else { Durability::Machine };
+        self.write(session, durability)
+    }
+
+    fn write(&self, session: &Session, durability: Durability) -> Result<(), RuntimeError> {
         let home = session.home.get().map_or("", String::as_str);
         let used = session.clock.last_used_at();
         let record = Record::new(session, home, used);
         // A small file, written rarely: when a persistent session gets a box.
         self.records
-            .save(session.id.as_str(), &record)
+            .save(session.id.as_str(), &record, durability)
             .map_err(|error| RuntimeError::failed("recording a persistent session", error))
     }
 

@@ -169,7 +169,7 @@ impl Inner {
             return Err(error);
         }
         if session.spec.persistent {
-            self.save(session).await?;
+            self.save(session)?;
         }
         Ok(())
     }

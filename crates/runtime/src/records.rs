@@ -77,6 +77,8 @@ impl Record {
             backend: None,
             // Whoever made it is gone.
             own_root: None,
+            // What came back has slept.
+            ends_with_server: false,
         }
     }
 }
@@ -129,8 +131,8 @@ impl Records {
             });
             match read {
                 Ok(record) => found.push(record),
-                // Made and not yet recorded when its runtime died.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Made and not yet recorded when its runtime died, or its machine before the record was on disk.
+                Err(error) if error.kind() == io::ErrorKind::NotFound || is_empty(&path.join(RECORD)) => {
                     let _ = fs::remove_dir_all(&path);
                 }
                 Err(error) => {
@@ -148,12 +150,14 @@ impl Records {
     }
 
     /// Writes a record whole, or not at all.
-    pub(crate) fn save(&self, session: &str, record: &Record) -> io::Result<()> {
+    pub(crate) fn save(&self, session: &str, record: &Record, durability: Durability) -> io::Result<()> {
         let place = self.place(session);
         DirBuilder::new().recursive(true).mode(0o700).create(&place)?;
         let fresh = place.join("record.new");
         fs::write(&fresh, serde_json::to_vec(record)?)?;
-        File::open(&fresh)?.sync_all()?;
+        if durability == Durability::Machine {
+            File::open(&fresh)?.sync_all()?;
+        }
         fs::rename(&fresh, place.join(RECORD))
     }
 
@@ -175,6 +179,17 @@ impl Records {
         let name: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         self.directory.join(name)
     }
+}
+
+/// What a record outlives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    Server,
+    Machine,
+}
+
+fn is_empty(file: &Path) -> bool {
+    fs::metadata(file).is_ok_and(|facts| facts.len() == 0)
 }
 
 #[cfg(test)]
@@ -209,7 +224,7 @@ mod tests {
         let id = "../../../etc/passwd";
         let spec = BoxSpec::new(id);
         let session = session(&spec, SessionOptions::default());
-        records.save(id, &Record::new(&session, "fake", Timestamp::now())).unwrap();
+        records.save(id, &Record::new(&session, "fake", Timestamp::now()), Durability::Server).unwrap();
         assert!(records.files(id).starts_with(state.path().canonicalize().unwrap().join("sessions")));
         assert_eq!(records.load().len(), 1);
         assert_eq!(records.load()[0].spec, spec);
@@ -234,10 +249,12 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let records = Records::open(state.path()).unwrap();
         fs::create_dir_all(records.files("half")).unwrap();
-        let broken = state.path().join("sessions/broken");
+        let [broken, empty] = ["broken", "empty"].map(|name| state.path().join("sessions").join(name));
         fs::create_dir(&broken).unwrap();
+        fs::create_dir(&empty).unwrap();
+        fs::write(empty.join(RECORD), "").unwrap();
         fs::write(broken.join(RECORD), "{").unwrap();
         assert!(records.load().is_empty());
-        assert!(!records.files("half").exists() && broken.exists());
+        assert!(!records.files("half").exists() && !empty.exists() && broken.exists());
     }
 }

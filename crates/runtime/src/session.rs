@@ -40,6 +40,9 @@ pub struct SessionOptions {
     pub backend: Option<String>,
     /// A directory of the server's own that its mounts may lie in, whatever the roots are. Never a request's to say.
     pub own_root: Option<PathBuf>,
+    /// It is persistent, and yet ends with this server unless it sleeps: until then its record is there for the next
+    /// server to clear up, and need not outlive the machine.
+    pub ends_with_server: bool,
 }
 
 impl SessionOptions {

@@ -32,40 +32,45 @@ pub fn give_back(_: &SingleThreaded) -> io::Result<()> {
     }
 }
 
-/// Unmaps the pages of this program's code. What runs next maps what it needs again, out of the page cache: a fault
-/// each, none of them with reading from a disk while the cache has them. What only a start needs stays away, and so do
-/// the page tables for it, where the kernel frees empty ones.
+/// Unmaps the pages of this program's code and constants. What runs next maps what it needs again, out of the page
+/// cache: a fault each, none of them with reading from a disk while the cache has them. What only a start needs stays
+/// away, and so do the page tables for it, where the kernel frees empty ones.
 pub fn release_code() -> io::Result<()> {
-    let mut code: Range<usize> = 0..0;
-    // SAFETY: the callback is called with what it expects, before this returns; `code` outlives that.
-    unsafe { libc::dl_iterate_phdr(Some(find_code), (&raw mut code).cast()) };
-    if code.is_empty() {
-        return Ok(());
+    let mut found: Segments = Default::default();
+    // SAFETY: the callback is called with what it expects, before this returns; `found` outlives that.
+    unsafe { libc::dl_iterate_phdr(Some(find_code), (&raw mut found).cast()) };
+    for segment in found.into_iter().filter(|segment| !segment.is_empty()) {
+        let start = std::ptr::without_provenance_mut::<c_void>(segment.start);
+        // SAFETY: the range is a segment of this program's file that is not mapped for writing. No page of it was ever
+        // changed, so every page comes back from the file as it was, also the one that is running.
+        let result = unsafe { libc::madvise(start, segment.len(), libc::MADV_DONTNEED) };
+        crate::check(result.into())?;
     }
-    let start = std::ptr::without_provenance_mut::<c_void>(code.start);
-    // SAFETY: the range is a segment of this program's file that is mapped for execution and not for writing. No page
-    // of it was ever changed, so every page comes back from the file as it was, also the one that is running.
-    let result = unsafe { libc::madvise(start, code.len(), libc::MADV_DONTNEED) };
-    crate::check(result.into()).map(drop)
+    Ok(())
 }
 
-/// Writes the pages of the program's executable segment to `found`, a `Range<usize>`, and asks for no further object.
+/// Code, and the constants before and behind it; linkers make no more. Those that are not there are empty.
+type Segments = [Range<usize>; 3];
+
+/// Writes the pages of the program's segments that are never written to `found`, which is [`Segments`], and asks for no
+/// further object.
 unsafe extern "C" fn find_code(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
     // SAFETY: `dl_iterate_phdr` passes a valid object, the program itself first.
     let info = unsafe { &*info };
     // SAFETY: it is passed as it was given, and nobody else has it meanwhile.
-    let found = unsafe { &mut *found.cast::<Range<usize>>() };
+    let found = unsafe { &mut *found.cast::<Segments>() };
     // SAFETY: the object has that many headers there, and stays loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-    let runs = |header: &&libc::Elf64_Phdr| {
-        header.p_type == libc::PT_LOAD && header.p_flags & (libc::PF_X | libc::PF_W) == libc::PF_X
-    };
+    let constant =
+        |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0;
     // SAFETY: plain integers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    if let (Some(header), Ok(page)) = (headers.iter().find(runs), usize::try_from(page)) {
-        let start = info.dlpi_addr as usize + header.p_vaddr as usize;
-        let end = start + header.p_memsz as usize;
-        *found = start & !(page - 1)..end.next_multiple_of(page);
+    if let Ok(page) = usize::try_from(page) {
+        for (segment, header) in found.iter_mut().zip(headers.iter().filter(constant)) {
+            let start = info.dlpi_addr as usize + header.p_vaddr as usize;
+            let end = start + header.p_memsz as usize;
+            *segment = start & !(page - 1)..end.next_multiple_of(page);
+        }
     }
     1
 }

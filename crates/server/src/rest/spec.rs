@@ -97,7 +97,7 @@ pub(crate) fn options(body: &mut Map<String, Value>) -> Result<SessionOptions, A
         Some(Value::String(name)) => Some(name),
         Some(_) => return Err(ApiError::invalid("backend", "must be the name of a backend")),
     };
-    Ok(SessionOptions { labels, ttl, network, ports, backend, own_root: None })
+    Ok(SessionOptions { labels, ttl, network, ports, backend, ..SessionOptions::default() })
 }
 
 /// Takes the network out of a body: more than LangBot's wire can say.

@@ -69,7 +69,12 @@ async fn make(app: &App, wanted: NewSandbox) -> Result<Handle, Refused> {
     let spec = template.spec(&id);
     let mut labels = wanted.metadata.clone();
     labels.insert(TEMPLATE_LABEL.to_owned(), wanted.template_id.clone());
-    let options = SessionOptions { labels, network: Some(network), ..SessionOptions::default() };
+    let options = SessionOptions {
+        labels,
+        network: Some(network),
+        ends_with_server: true,
+        ..SessionOptions::default()
+    };
     let facts = Facts {
         id,
         template: wanted.template_id,
