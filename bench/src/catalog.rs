@@ -36,6 +36,8 @@ pub(crate) enum Row {
     McpCall,
     McpStartBare,
     McpStart,
+    McpSdkStartBare,
+    McpSdkStart,
     E2bRest,
     E2bCalls,
     E2bSdk,
@@ -237,6 +239,12 @@ impl Row {
             Self::McpCall => ("  the same by sandcrate mcp run", "ms", Some((Self::McpCallBare, "bare"))),
             Self::McpStartBare => ("MCP server in Python, bare: start to first answer", "ms", None),
             Self::McpStart => ("  the same by sandcrate mcp run", "ms", Some((Self::McpStartBare, "bare"))),
+            Self::McpSdkStartBare => {
+                ("MCP server with the Python SDK, bare: start to first answer", "ms", None)
+            }
+            Self::McpSdkStart => {
+                ("  the same by sandcrate mcp run", "ms", Some((Self::McpSdkStartBare, "bare")))
+            }
             Self::E2bRest => ("REST: create, `bash -l -c true`, delete", "ms", None),
             Self::E2bCalls => ("  the same by E2B's calls", "ms", Some((Self::E2bRest, "REST"))),
             Self::E2bSdk => ("  the same by E2B's Python SDK", "ms", Some((Self::E2bRest, "REST"))),

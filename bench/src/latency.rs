@@ -14,7 +14,7 @@ use crate::args::Options;
 use crate::catalog::{Figure, Row, Server};
 use crate::e2b::{Sdk, Talk};
 use crate::floor::{Floor, Payload};
-use crate::mcp::{self, Starter};
+use crate::mcp::{self, Kind, Starter};
 use crate::measurements::{Measurements, median, percentile};
 use crate::native::Native;
 use crate::peers;
@@ -76,7 +76,10 @@ pub(crate) fn measure(
 ) -> anyhow::Result<()> {
     let (unpooled, pooled) = (Native::open(runtime, 0)?, Native::open(runtime, POOL)?);
     let peers = peers::find(options);
-    let place = options.sandcrate().map(|program| mcp::Place::new(&program)).transpose()?;
+    let mut place = options.sandcrate().map(|program| mcp::Place::new(&program)).transpose()?;
+    if let Some(Err(error)) = place.as_mut().map(mcp::Place::with_sdk) {
+        measured.note(format!("MCP's SDK: absent, {error:#}"));
+    }
     let mut variants = floors(floor)?;
     variants.extend(ours(&unpooled, &pooled)?);
     variants.extend(peers.iter().map(|peer| {
@@ -146,16 +149,21 @@ fn e2b_sdk(sdk: &Sdk, measured: &mut Measurements) -> anyhow::Result<()> {
 
 fn mcp_servers(place: &mcp::Place) -> anyhow::Result<Vec<Variant<'_>>> {
     let call = |row, starter| -> anyhow::Result<_> {
-        let mut talk = place.start(starter)?;
+        let mut talk = place.start(Kind::Plain, starter)?;
         Ok(Variant::timed(10, row, move || talk.call()))
     };
-    let start = |row, starter| Variant::timed(3, row, move || place.first_answer(starter));
-    Ok(vec![
+    let start = |row, kind, starter| Variant::timed(3, row, move || place.first_answer(kind, starter));
+    let mut variants = vec![
         call(Row::McpCallBare, Starter::Nobody)?,
         call(Row::McpCall, Starter::Sandcrate)?,
-        start(Row::McpStartBare, Starter::Nobody),
-        start(Row::McpStart, Starter::Sandcrate),
-    ])
+        start(Row::McpStartBare, Kind::Plain, Starter::Nobody),
+        start(Row::McpStart, Kind::Plain, Starter::Sandcrate),
+    ];
+    if place.has_sdk() {
+        variants.push(start(Row::McpSdkStartBare, Kind::Sdk, Starter::Nobody));
+        variants.push(start(Row::McpSdkStart, Kind::Sdk, Starter::Sandcrate));
+    }
+    Ok(variants)
 }
 
 fn floors(floor: &Floor) -> anyhow::Result<Vec<Variant<'_>>> {
