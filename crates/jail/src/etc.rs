@@ -138,7 +138,7 @@ fn copy(from: &fs::DirEntry, to: &Path, depth: u32) -> io::Result<()> {
 
 /// Copies a file unless it is large, or others cannot read it on the host: then a box does not get it either.
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
-    let mut source = match fs::File::open(from) {
+    let source = match fs::File::open(from) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
         source => source?,
     };
@@ -147,9 +147,8 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     // Read and written in one piece each: most are tiny, and there are hundreds.
-    let mut content = vec![0; usize::try_from(facts.len()).unwrap_or(0)];
-    let read = source.read(&mut content)?;
-    content.truncate(read);
+    let mut content = Vec::with_capacity(usize::try_from(facts.len()).unwrap_or(0));
+    source.take(facts.len()).read_to_end(&mut content)?;
     fs::File::create(to)?.write_all(&content)
 }
 
