@@ -12,7 +12,7 @@ use sandcrate_backend::{
     Backend, BackendError, Capabilities, ExecRequest, Execution, FileReply, FileRequest, Isolation, Network,
     NetworkReport, SessionId, SessionInfo, SessionSpec, SweepReport,
 };
-use sandcrate_driver::instance::{self, Instance, remove_if_there};
+use sandcrate_driver::instance::{self, Dead, Instance, remove_if_there};
 use sandcrate_driver::{lock, on_disk};
 use tokio::sync::{OnceCell, oneshot};
 use tokio::task::JoinSet;
@@ -183,24 +183,16 @@ impl Shared {
         }
     }
 
-    /// Ends sandboxes of dead instances of this state directory.
+    /// Ends sandboxes of dead instances of this state directory, and clears what they left here.
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
-        let failed = |error| BackendError::failed("sweeping the state directory", error);
-        let control = self.workshop().await?.control;
         let part = self.part.clone();
-        let dead = tokio::task::spawn_blocking(move || instance::dead(&part)).await;
-        let dead = dead.map_err(|error| failed(std::io::Error::other(error)))?.map_err(failed)?;
+        let dead = on_disk(move || instance::dead(&part)).await;
+        let dead = dead.map_err(|error| BackendError::failed("sweeping the state directory", error))?;
         let mut report = SweepReport::default();
-        let ours = BTreeMap::from([(STATE.to_owned(), self.state_id.clone())]);
-        for sandbox in control.list(&ours).await.map_err(EndpointError::unavailable)? {
-            let owner = sandbox.metadata.get(OWNER).map_or("", String::as_str);
-            let is_dead =
-                dead.iter().any(|dead| dead.name == owner) || !instance::is_alive(&self.part, owner);
-            if owner != self.instance.name && is_dead {
-                control.kill(&sandbox.sandbox_id).await.map_err(EndpointError::unavailable)?;
-                // The report has no sandboxes; what one is to its kernel is at least one cgroup.
-                report.cgroups += 1;
-            }
+        // Without a key there is nobody to ask: whoever has one later tells them by their owner, who is not there.
+        if self.access().is_ok() {
+            // The report has no sandboxes; what one is to its kernel is at least one cgroup.
+            report.cgroups = self.end_sandboxes_of(&dead).await?;
         }
         for dead in dead {
             report.instances += 1;
@@ -210,6 +202,23 @@ impl Shared {
             }
         }
         Ok(report)
+    }
+
+    /// How many there were.
+    async fn end_sandboxes_of(&self, dead: &[Dead]) -> Result<u32, BackendError> {
+        let control = self.workshop().await?.control;
+        let ours = BTreeMap::from([(STATE.to_owned(), self.state_id.clone())]);
+        let mut ended = 0;
+        for sandbox in control.list(&ours).await.map_err(EndpointError::unavailable)? {
+            let owner = sandbox.metadata.get(OWNER).map_or("", String::as_str);
+            let is_dead =
+                dead.iter().any(|dead| dead.name == owner) || !instance::is_alive(&self.part, owner);
+            if owner != self.instance.name && is_dead {
+                control.kill(&sandbox.sandbox_id).await.map_err(EndpointError::unavailable)?;
+                ended += 1;
+            }
+        }
+        Ok(ended)
     }
 
     /// Whether the endpoint is there, as it said not long ago.
@@ -299,9 +308,6 @@ impl E2bBackend {
     /// What dead instances left ends by itself, too, a little later.
     fn sweep_in_background(&self) {
         let shared = Arc::clone(&self.shared);
-        if shared.access().is_err() {
-            return;
-        }
         self.spawn(async move {
             if let Err(error) = shared.sweep().await {
                 tracing::debug!(

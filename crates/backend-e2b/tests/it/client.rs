@@ -175,3 +175,23 @@ pub(crate) async fn a_sweep_ends_sandboxes_of_dead_servers_of_this_state_and_no_
     assert!(backend.is_alive(&id).await);
     backend.shutdown().await;
 }
+
+/// Also where nobody brings a key: then it has left no sandboxes that could be asked for.
+pub(crate) async fn what_a_dead_server_left_goes_without_a_key() {
+    let state = tempfile::tempdir().unwrap();
+    let part = state.path().join("e2b");
+    std::fs::create_dir_all(part.join("0000000000000000")).unwrap();
+    std::fs::write(part.join("0000000000000000.lock"), "").unwrap();
+    std::fs::write(part.join("kept.json"), "{}").unwrap();
+    let config = E2bConfig { environment: E2bSettings::default(), ..E2bConfig::new(state.path()) };
+    let backend = E2bBackend::open(config).await.unwrap();
+    // The one at the start may have been first.
+    backend.sweep().await.unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while part.join("0000000000000000").exists() || part.join("0000000000000000.lock").exists() {
+        assert!(tokio::time::Instant::now() < deadline, "what a dead server left is there");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(part.join("kept.json").exists(), "what is somebody else's");
+    backend.shutdown().await;
+}

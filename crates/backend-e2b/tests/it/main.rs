@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         client::a_sandbox_that_dies_ends_its_session,
         client::what_cannot_be_held_is_in_the_record_and_refused_where_it_is_required,
         client::a_sweep_ends_sandboxes_of_dead_servers_of_this_state_and_no_others,
+        client::what_a_dead_server_left_goes_without_a_key,
     ));
     trials.extend(trials!(handle, "secure":
         secure::an_endpoint_is_believed_by_the_authority_that_is_named_and_by_no_other,
