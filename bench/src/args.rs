@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::repeat::What;
 
@@ -38,12 +38,23 @@ pub(crate) struct Options {
     /// Measure nothing else: repeat one thing for five seconds, for a profiler
     #[arg(long, value_name = "WHAT")]
     pub(crate) repeat: Option<What>,
-    /// Measure nothing but the isolated network, beside veth, pasta and slirp4netns
-    #[arg(long, conflicts_with = "repeat")]
-    pub(crate) network: bool,
+    /// Measure one group alone
+    #[arg(long, value_name = "GROUP", conflicts_with = "repeat")]
+    pub(crate) only: Option<Group>,
     /// The `sandcrate` program [default: the one built beside this program, if any]
     #[arg(long, value_name = "PATH")]
     sandcrate: Option<PathBuf>,
+}
+
+/// What can be measured alone, with its own targets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Group {
+    /// The isolated network, beside veth, pasta and slirp4netns
+    Network,
+    /// What idle sessions cost
+    Idle,
+    /// An MCP server in a box, beside the same without
+    Mcp,
 }
 
 pub(crate) fn parse() -> Options {

@@ -76,10 +76,7 @@ pub(crate) fn measure(
 ) -> anyhow::Result<()> {
     let (unpooled, pooled) = (Native::open(runtime, 0)?, Native::open(runtime, POOL)?);
     let peers = peers::find(options);
-    let mut place = options.sandcrate().map(|program| mcp::Place::new(&program)).transpose()?;
-    if let Some(Err(error)) = place.as_mut().map(mcp::Place::with_sdk) {
-        measured.note(format!("MCP's SDK: absent, {error:#}"));
-    }
+    let place = mcp_place(options, measured)?;
     let mut variants = floors(floor)?;
     variants.extend(ours(&unpooled, &pooled)?);
     variants.extend(peers.iter().map(|peer| {
@@ -125,6 +122,27 @@ pub(crate) fn measure(
     unpooled.close();
     pooled.close();
     Ok(())
+}
+
+/// MCP servers, without anything else between.
+pub(crate) fn measure_mcp(options: &Options, measured: &mut Measurements) -> anyhow::Result<()> {
+    let place = mcp_place(options, measured)?.context("no `sandcrate` to measure; name it by --sandcrate")?;
+    let mut variants = mcp_servers(&place)?;
+    for _ in 0..options.rounds() {
+        for _ in 0..options.turns() {
+            variants.iter_mut().try_for_each(|variant| variant.turn(measured))?;
+        }
+        measured.end_round();
+    }
+    Ok(())
+}
+
+fn mcp_place(options: &Options, measured: &mut Measurements) -> anyhow::Result<Option<mcp::Place>> {
+    let mut place = options.sandcrate().map(|program| mcp::Place::new(&program)).transpose()?;
+    if let Some(Err(error)) = place.as_mut().map(mcp::Place::with_sdk) {
+        measured.note(format!("MCP's SDK: absent, {error:#}"));
+    }
+    Ok(place)
 }
 
 /// A sandbox's life by our own calls and by E2B's.

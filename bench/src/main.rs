@@ -28,8 +28,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use tokio::runtime::Runtime;
 
-use crate::args::Options;
+use crate::args::{Group, Options};
 use crate::floor::Floor;
 use crate::measurements::Measurements;
 use crate::server::Servers;
@@ -59,10 +60,10 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
         network::run_inside(options, &runtime)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if options.network {
-        return run_network(options);
-    }
     let floor = Floor::start().context("starting the floor's own launcher")?;
+    if let Some(group) = options.only {
+        return run_group(options, group, &runtime, &floor);
+    }
     if let Some(what) = options.repeat {
         repeat::run(options, what, &runtime, &floor)?;
         return Ok(ExitCode::SUCCESS);
@@ -92,10 +93,23 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 /// That group alone, with its own targets.
-fn run_network(options: &Options) -> anyhow::Result<ExitCode> {
+fn run_group(options: &Options, group: Group, runtime: &Runtime, floor: &Floor) -> anyhow::Result<ExitCode> {
     let mut measured = Measurements::default();
-    network::measure(&mut measured)?;
-    conclude(options, &measured, &targets::judge_network(&measured))
+    let verdicts = match group {
+        Group::Network => {
+            network::measure(&mut measured)?;
+            targets::judge_network(&measured)
+        }
+        Group::Idle => {
+            idle::measure(options, runtime, floor, &mut measured)?;
+            targets::judge_idle(&measured)
+        }
+        Group::Mcp => {
+            latency::measure_mcp(options, &mut measured)?;
+            targets::judge_mcp(&measured)
+        }
+    };
+    conclude(options, &measured, &verdicts)
 }
 
 fn conclude(options: &Options, measured: &Measurements, verdicts: &[Verdict]) -> anyhow::Result<ExitCode> {

@@ -128,21 +128,29 @@ fn judge_backend(measured: &Measurements) -> Vec<Verdict> {
     };
     let pooled = ratio(Row::ColdPoolFull, Row::FloorCold);
     let rate = ratio(Row::Rate32, Row::FloorRate32);
-    let idle = measured.summary(Row::IdleCounted).map(|summary| summary.p50);
-    let floor_idle = measured.summary(Row::FloorIdle).map(|summary| summary.p50);
-    let slower = ratio(Row::WarmManyIdle, Row::WarmFewIdle);
     let growth = measured.summary(Row::OutputGrowth).map(|summary| summary.p50);
-    vec![
+    let mut verdicts = vec![
         warm(1.6),
         stretch(warm(1.3)),
         cold,
         stretch(below("cold create + first exec, full pool", 1.2, "C", pooled)),
         above("exec/s, 32 callers, of the floor's rate", 0.60, "floor", rate),
         stretch(above("exec/s, 32 callers, of the floor's rate", 0.75, "floor", rate)),
+    ];
+    verdicts.extend(judge_idle(measured));
+    verdicts.push(below("RSS growth while output passes", 8.0, "MiB", growth));
+    verdicts
+}
+
+/// Many idle sessions of the backend.
+pub(crate) fn judge_idle(measured: &Measurements) -> Vec<Verdict> {
+    let idle = measured.summary(Row::IdleCounted).map(|summary| summary.p50);
+    let floor_idle = measured.summary(Row::FloorIdle).map(|summary| summary.p50);
+    let slower = measured.ratio(Row::WarmManyIdle, Row::WarmFewIdle);
+    vec![
         beside(floor_idle, below("memory of an idle session", 0.45, "MiB", idle)),
         stretch(below("memory of an idle session", 0.30, "MiB", idle)),
         below("warm exec with many idle sessions", 1.2, "of that with 1", slower),
-        below("RSS growth while output passes", 8.0, "MiB", growth),
     ]
 }
 
@@ -196,7 +204,7 @@ fn judge_server(measured: &Measurements) -> Vec<Verdict> {
 }
 
 /// A server in a box beside the same one without.
-fn judge_mcp(measured: &Measurements) -> Vec<Verdict> {
+pub(crate) fn judge_mcp(measured: &Measurements) -> Vec<Verdict> {
     let value = |row| measured.summary(row).map(|summary| summary.p50);
     let more = value(Row::McpCall).zip(value(Row::McpCallBare)).map(|(ours, bare)| ours - bare);
     let start = measured.ratio(Row::McpStart, Row::McpStartBare);

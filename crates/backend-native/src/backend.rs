@@ -17,9 +17,9 @@ use sandcrate_backend::{
 use sandcrate_driver::{
     LiveBox, Networks, ProjectBound, Source, check_tun_device, lock, not_isolated, on_disk, open_source,
 };
-use sandcrate_jail::NetworkMode;
 use sandcrate_jail::identity::IdMapping;
 use sandcrate_jail::message::LauncherConfig;
+use sandcrate_jail::{NetworkMode, NewLauncher};
 use sandcrate_protocol::Enforcement;
 use tokio::task::JoinSet;
 
@@ -72,13 +72,21 @@ enum Slot {
 impl NativeBackend {
     /// Takes a place in the state directory and starts a launcher. What dead instances left is swept meanwhile.
     pub async fn open(config: NativeConfig) -> Result<Self, BackendError> {
+        Self::open_with(config, None).await
+    }
+
+    /// With a launcher that has been started already.
+    pub async fn open_with(
+        config: NativeConfig,
+        launcher: Option<NewLauncher>,
+    ) -> Result<Self, BackendError> {
         let instance = Instance::create(&config.state_dir).map_err(|error| {
             BackendError::failed(
                 format!("taking a place in the state directory {}", config.state_dir.display()),
                 error,
             )
         })?;
-        let launcher = Arc::new(spawn_launcher(&config, &instance)?);
+        let launcher = Arc::new(start_launcher(launcher, &config, &instance)?);
         let mut tasks = JoinSet::new();
         let (state_dir, images) = (config.state_dir.clone(), config.image_store());
         tasks.spawn_blocking(move || {
@@ -120,7 +128,7 @@ impl NativeBackend {
             tracing::warn!("the launcher has died; starting another");
             // Its boxes died with it; their cgroups are still there, under the name the next one takes.
             sandcrate_driver::instance::sweep_cgroups(self.instance.name());
-            *current = Arc::new(spawn_launcher(&self.config, &self.instance)?);
+            *current = Arc::new(start_launcher(None, &self.config, &self.instance)?);
         }
         Ok(Arc::clone(&current))
     }
@@ -151,7 +159,6 @@ impl NativeBackend {
     ) -> Result<(Arc<Session>, SessionInfo), BackendError> {
         let started = Instant::now();
         let launcher = self.launcher()?;
-        let common = launcher.ready().await?;
         let network = network_mode(&spec.network);
         if let Network::Isolated(isolation) = &spec.network {
             isolation.policy.check_against(&isolation.grants)?;
@@ -163,17 +170,22 @@ impl NativeBackend {
             _ => self.resolve_image(spec.image.as_deref()).await?,
         };
         let sources = self.open_sources(&spec).await?;
+        // The pool's boxes are made of the host's template.
+        let poolable = network.has_own_namespace() && image.held().is_none();
+        // Asked for first: the launcher works on it, as soon as it is up, while the rest is looked at here.
+        let asked = match poolable.then(|| self.pool.take(&launcher)).flatten() {
+            Some(ready) => Ok(AskedBox::Ready(ready)),
+            None => {
+                NascentBox::ask(Arc::clone(&launcher), network, image.held()).await.map(AskedBox::Nascent)
+            }
+        };
+        // One that cannot be asked has died: it says why.
+        let common = launcher.ready().await?;
+        let asked = asked?;
         let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("box-{number}");
         let plan = plan(&spec, self.mapping, &image, &sources, &common)?;
         let shelf = launcher.shelf()?;
-        // The pool's boxes are made of the host's template.
-        let poolable = network.has_own_namespace() && image.held().is_none();
-        // Asked for first: the launcher works on it while the storage is made here.
-        let asked = match poolable.then(|| self.pool.take(&launcher)).flatten() {
-            Some(ready) => AskedBox::Ready(ready),
-            None => AskedBox::Nascent(NascentBox::ask(Arc::clone(&launcher), network, image.held()).await?),
-        };
         let mut fresh;
         // An earlier one stays with its owner until the box has it.
         let storage = match (earlier, &spec.storage) {
@@ -311,7 +323,16 @@ async fn blocking<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(BackendError::failed(step, std::io::Error::other(error))))
 }
 
-fn spawn_launcher(config: &NativeConfig, instance: &Instance) -> Result<Launcher, BackendError> {
+fn start_launcher(
+    new: Option<NewLauncher>,
+    config: &NativeConfig,
+    instance: &Instance,
+) -> Result<Launcher, BackendError> {
+    let new = match new {
+        Some(new) => new,
+        None => NewLauncher::spawn(&config.launcher)
+            .map_err(|error| BackendError::failed("starting the launcher", error))?,
+    };
     let directory = instance
         .launcher_directory()
         .map_err(|error| BackendError::failed("making the launcher's directory", error))?;
@@ -320,8 +341,9 @@ fn spawn_launcher(config: &NativeConfig, instance: &Instance) -> Result<Launcher
         directory,
         cgroup_parent: config.cgroup_parent.clone(),
         daemon_pid: getpid().as_raw_pid(),
+        one_box: config.one_box,
     };
-    Launcher::spawn(&config.launcher, &config_message)
+    Launcher::start(new, &config_message)
 }
 
 /// Frees a reserved id when a start fails or is cancelled. Files that an earlier box left are kept under it.

@@ -73,7 +73,6 @@ impl NascentBox {
         network: NetworkMode,
         image: Option<&HeldImage>,
     ) -> Result<Self, BackendError> {
-        launcher.ready().await?;
         let failed = |error| BackendError::failed("making init's channel", error);
         let (ours, theirs) = Channel::pair().map_err(failed)?;
         let control = AsyncChannel::new(ours).map_err(failed)?;

@@ -12,6 +12,8 @@ pub struct NativeConfig {
     pub state_dir: PathBuf,
     /// How many boxes are kept prepared; 0 prepares none.
     pub pool: usize,
+    /// Whether one box is all that will be wanted: then nothing is made ahead for a next one.
+    pub one_box: bool,
     /// An existing cgroup to put boxes below, instead of our own.
     pub cgroup_parent: Option<String>,
     /// The state directory that has the images, when it is another.
@@ -40,6 +42,7 @@ impl NativeConfig {
         Self {
             state_dir: default_state_dir(),
             pool: 0,
+            one_box: false,
             cgroup_parent: None,
             image_state_dir: None,
             images: BTreeMap::new(),

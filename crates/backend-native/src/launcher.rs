@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use sandcrate_driver::{AsyncChannel, lock, step_failed};
 use sandcrate_image::HeldImage;
 use sandcrate_jail::cgroup::Confined;
 use sandcrate_jail::message::{ConfineReply, FurnishOrder, LauncherConfig, LauncherReply, LauncherRequest};
-use sandcrate_jail::{Channel, NetworkMode, compile_policy, spawn_launcher};
+use sandcrate_jail::{Channel, LauncherProcess, NetworkMode, NewLauncher, compile_policy};
 use sandcrate_protocol::Enforcement;
 use tokio::sync::{OnceCell, mpsc, watch};
 
@@ -53,15 +52,15 @@ pub(crate) struct Launcher {
 pub(crate) struct Replies(mpsc::Receiver<Reply>);
 
 impl Launcher {
-    pub(crate) fn spawn(program: &Path, config: &LauncherConfig) -> Result<Self, BackendError> {
+    pub(crate) fn start(new: NewLauncher, config: &LauncherConfig) -> Result<Self, BackendError> {
         let failed = |error| BackendError::failed("starting the launcher", error);
-        let (child, channel) = spawn_launcher(program, config).map_err(failed)?;
+        let (process, channel) = new.configure(config).map_err(failed)?;
         let channel = Arc::new(AsyncChannel::new(channel).map_err(failed)?);
         let boxes = Arc::new(Mutex::new(HashMap::new()));
         let (tell, state) = watch::channel(State::Starting);
         // Owned by the channel: it ends when that is closed, here or on the other side.
         let directory = config.directory.join("boxes");
-        tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, child, directory));
+        tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, process, directory));
         Ok(Self { channel, state, boxes, next_box: AtomicU64::new(1), policies: Mutex::default() })
     }
 
@@ -205,7 +204,7 @@ async fn read(
     channel: Arc<AsyncChannel>,
     boxes: Arc<Mutex<HashMap<u64, mpsc::Sender<Reply>>>>,
     tell: watch::Sender<State>,
-    mut child: Child,
+    process: LauncherProcess,
     directory: PathBuf,
 ) {
     let why = loop {
@@ -242,7 +241,7 @@ async fn read(
     tell.send_replace(State::Dead(why));
     lock(&boxes).clear();
     drop(channel);
-    let _ = tokio::task::spawn_blocking(move || child.wait()).await;
+    let _ = tokio::task::spawn_blocking(move || process.wait()).await;
     drop(tell);
 }
 

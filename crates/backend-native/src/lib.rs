@@ -15,6 +15,7 @@ mod storage;
 pub use backend::NativeBackend;
 pub use config::NativeConfig;
 pub use sandcrate_image as image;
+pub use sandcrate_jail::NewLauncher;
 
 pub use sandcrate_driver::{DEFAULT_PATH, dispatch_role};
 

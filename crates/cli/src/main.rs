@@ -1,6 +1,7 @@
 //! The binary `sandcrate`: arguments, wiring, exit codes.
 //!
-//! The order in `main` is fixed: hidden roles are taken before any thread, log or argument parser exists.
+//! The order in `main` is fixed: hidden roles are taken, and a launcher is forked, before any thread, log or argument
+//! parser exists.
 
 mod args;
 mod backends;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     if let Some(code) = doctor::attack::dispatch_role() {
         return code;
     }
+    let launcher = native::launcher_ahead();
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -41,13 +43,13 @@ fn main() -> ExitCode {
         settings::start_logging();
     }
     match cli.command {
-        args::Verb::Run(run) => run::main(*run),
+        args::Verb::Run(run) => run::main(*run, launcher),
         args::Verb::Doctor(doctor) => doctor::main(&doctor),
         args::Verb::Serve(args) => serve::serve(args),
         args::Verb::Box(args) => serve::boxed(&args),
         args::Verb::Config(verb) => config::main(verb),
         args::Verb::Image(verb) => image::main(verb),
-        args::Verb::Mcp(verb) => mcp::main(verb),
+        args::Verb::Mcp(verb) => mcp::main(verb, launcher),
         args::Verb::Tls(verb) => tls::main(verb),
         args::Verb::Client(verb) => client::main(verb),
         args::Verb::Completions { shell } => manual::completions(shell),

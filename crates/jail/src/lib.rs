@@ -1,6 +1,6 @@
 //! One Linux sandbox: a pure [`Plan`], and its application by a launcher and an init.
 //!
-//! The daemon's side is a few messages: start a launcher ([`spawn_launcher`]), have it prepare and furnish
+//! The daemon's side is a few messages: start a launcher ([`NewLauncher`]), have it prepare and furnish
 //! a box ([`message::LauncherRequest`]), then talk to the box's init ([`message::InitRequest`]).
 
 pub mod cgroup;
@@ -33,4 +33,4 @@ pub use plan::{
     Access, Interface, JailSpec, MountSource, NetworkMode, NodeKind, Plan, PlanError, PlannedMount,
     PlannedRlimit, RequestedMount, Rlimit, RootMode,
 };
-pub use role::{compile_policy, dispatch_role, spawn_launcher};
+pub use role::{LauncherProcess, NewLauncher, compile_policy, dispatch_role};

@@ -20,6 +20,8 @@ pub struct LauncherConfig {
     pub cgroup_parent: Option<String>,
     /// The daemon, whose cgroup may have to be tidied for delegation.
     pub daemon_pid: i32,
+    /// No other box will follow the first: nothing is made ahead for it.
+    pub one_box: bool,
 }
 
 /// Daemon to launcher.

@@ -3,8 +3,13 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, waitpid};
+use sandcrate_sys::process::{self, Fork, SingleThreaded, exit_now, fork};
 
 use crate::channel::Channel;
 use crate::message::{Filters, LauncherConfig};
@@ -14,6 +19,9 @@ use crate::{guest, launcher};
 
 /// Not a word a person types; the whole argument list of a launcher.
 const LAUNCHER: &str = "sandcrate-launcher";
+
+/// Of the C library: what is freed is free, and not kept for the next in a cache that no box ever uses again.
+const ALLOCATOR: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
 
 /// Must be the first call of `main`, before any thread exists: in a process that was started in a role it does not
 /// return.
@@ -25,28 +33,98 @@ pub fn dispatch_role() {
         return;
     }
     if role.as_deref() == Some(OsStr::new(LAUNCHER)) {
-        launcher::run();
+        // Standard input is the channel to the daemon.
+        match (SingleThreaded::prove(), sandcrate_sys::fd::take_stdin()) {
+            (Ok(proof), Ok(control)) => launcher::run(proof, control.into()),
+            _ => exit_now(1),
+        }
     }
     if role.as_deref() == Some(OsStr::new(guest::PROGRAM)) {
         guest::run();
     }
 }
 
-/// Starts a launcher from `program` (a binary that calls [`dispatch_role`]) and returns our end of its channel.
-pub fn spawn_launcher(program: &Path, config: &LauncherConfig) -> io::Result<(Child, Channel)> {
-    use std::os::unix::process::CommandExt;
-    let (ours, theirs) = Channel::pair()?;
-    // The configuration waits in the socket.
-    ours.send(config, &[])?;
-    let child = Command::new(program)
-        .arg0(LAUNCHER)
-        .env_clear()
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::inherit())
-        .current_dir("/")
-        .spawn()?;
-    Ok((child, ours))
+/// A launcher that waits for its configuration. Dropping it ends it.
+#[derive(Debug)]
+pub struct NewLauncher {
+    /// Its end of the file is the launcher's.
+    channel: Option<Channel>,
+    process: LauncherProcess,
+}
+
+/// The process of a launcher, to be waited for when its channel has been closed.
+#[derive(Debug, Clone, Copy)]
+pub struct LauncherProcess(Pid);
+
+impl NewLauncher {
+    /// From `program`, a binary that calls [`dispatch_role`].
+    pub fn spawn(program: &Path) -> io::Result<Self> {
+        let (ours, theirs) = Channel::pair()?;
+        let child = Command::new(program)
+            .arg0(LAUNCHER)
+            .env_clear()
+            .env(ALLOCATOR.0, ALLOCATOR.1)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .current_dir("/")
+            .spawn()?;
+        Self::new(child.id().cast_signed(), ours)
+    }
+
+    /// As a copy of this process, which takes a fraction of the time: for the first lines of `main`, when there is
+    /// one thread and nothing has been read yet. The copy keeps neither arguments nor environment.
+    pub fn fork() -> io::Result<Self> {
+        let proof = SingleThreaded::prove()?;
+        let (ours, theirs) = Channel::pair()?;
+        match fork(&proof, 0, None)? {
+            Fork::Child(proof) => {
+                drop(ours);
+                match settle(&proof) {
+                    Ok(()) => launcher::run(proof, theirs),
+                    Err(_) => exit_now(1),
+                }
+            }
+            Fork::Parent { pid, .. } => Self::new(pid, ours),
+        }
+    }
+
+    fn new(pid: i32, channel: Channel) -> io::Result<Self> {
+        let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { channel: Some(channel), process: LauncherProcess(pid) })
+    }
+
+    /// Tells it what it needs to know; it answers on the channel when it is up.
+    pub fn configure(mut self, config: &LauncherConfig) -> io::Result<(LauncherProcess, Channel)> {
+        let channel = self.channel.take().ok_or(io::ErrorKind::NotConnected)?;
+        channel.send(config, &[])?;
+        Ok((self.process, channel))
+    }
+}
+
+impl Drop for NewLauncher {
+    fn drop(&mut self) {
+        // Nobody else has the process yet, and at the end of the channel it ends.
+        if self.channel.take().is_some() {
+            self.process.wait();
+        }
+    }
+}
+
+impl LauncherProcess {
+    /// Waits until it has ended; once.
+    pub fn wait(self) {
+        while waitpid(Some(self.0), WaitOptions::empty()).is_err_and(|error| error == Errno::INTR) {}
+    }
+}
+
+/// What an exec would have done for a copy of this process.
+fn settle(proof: &SingleThreaded) -> io::Result<()> {
+    process::forget_arguments(proof, LAUNCHER)?;
+    sandcrate_sys::fd::close_stdin_and_stdout()?;
+    sandcrate_sys::signal::unblock_all()?;
+    rustix::process::chdir("/")?;
+    Ok(())
 }
 
 /// The filters of boxes with this network, for [`LauncherRequest::Policy`](crate::message::LauncherRequest::Policy).

@@ -28,7 +28,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
 
 use rustix::fs::CWD;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
+use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
 
 use crate::etc;
 use crate::identity::HOST_BASE;
@@ -141,9 +143,55 @@ const HIDDEN: [&str; 38] = [
     "zoneinfo",
 ];
 
+/// The root of boxes, while it is in no tree and its /etc is being generated.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    template: Template,
+    root: OwnedFd,
+    /// Generates /etc: half of the work, done meanwhile. What it reads stays out of the memory that every box copies.
+    filler: OwnedFd,
+}
+
+impl Draft {
+    pub(crate) fn make(proof: &SingleThreaded) -> Result<Self, Failure> {
+        let (links, system_directories) = system_entries();
+        let template = Template { links, system_directories, masks: masks_of(Path::new("/proc")) };
+        let root = make_root(&template, &[], PLAIN)?;
+        match fork(proof, 0, None).step("starting the generation of /etc")? {
+            Fork::Child(_) => {
+                let filled = rustix::process::fchdir(&root)
+                    .map_err(io::Error::from)
+                    .and_then(|()| etc::generate(Path::new("/etc"), Path::new("etc")));
+                exit_now(filled.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0))
+            }
+            Fork::Parent { pidfd, .. } => Ok(Self { template, root, filler: pidfd }),
+        }
+    }
+
+    /// When /etc is there.
+    fn finish(self) -> Result<(Template, OwnedFd), Failure> {
+        let step = "generating /etc";
+        let ended = loop {
+            match waitid(WaitId::PidFd(self.filler.as_fd()), WaitIdOptions::EXITED) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other.step(step)?,
+            }
+        };
+        match ended.and_then(|ended| ended.exit_status()) {
+            Some(0) => Ok((self.template, self.root)),
+            // Whatever killed it.
+            code => Err(Failure { step: step.into(), errno: code.unwrap_or(libc::EINTR) }),
+        }
+    }
+}
+
 /// Builds the template and makes it this process's root. `idmap` is a user namespace that maps ids on disk to
 /// the box's, where the caller can use one.
-pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Template, Failure> {
+pub(crate) fn build(
+    draft: Draft,
+    idmap: Option<BorrowedFd<'_>>,
+    instance: &Path,
+) -> Result<Template, Failure> {
     let root = make_tmpfs(
         16 << 20,
         16384,
@@ -179,10 +227,9 @@ pub(crate) fn build(idmap: Option<BorrowedFd<'_>>, instance: &Path) -> Result<Te
     }
     attach(&proc, at("proc")).step("attaching /proc")?;
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
-    let (links, system_directories) = system_entries();
-    let template = Template { links, system_directories, masks: masks_of(Path::new("/proc")) };
-    let parts = RootParts { usr: &usr, nodes: &nodes, etc: None, places: &[] };
-    build_root(&template, &at("template"), idmap, &parts, PLAIN)?;
+    let (template, boxes_root) = draft.finish()?;
+    let parts = RootParts { usr: &usr, nodes: &nodes, etc: None };
+    attach_root(&boxes_root, &template, &at("template"), idmap, &parts, PLAIN)?;
     enter_root(base).step("entering the template")?;
     Ok(template)
 }
@@ -199,43 +246,52 @@ pub(crate) fn mount_files(rootless: bool) -> Result<(), Failure> {
     attach(&files, FILES).step("attaching the boxes' files")
 }
 
-/// What a root is made of, beside what the host's looks like.
+/// What is mounted in a root.
 struct RootParts<'a> {
     usr: &'a OwnedFd,
     nodes: &'a [(&'static str, OwnedFd)],
-    /// One that was generated before; otherwise one is generated in the root.
+    /// One that was generated before; otherwise it is in the root.
     etc: Option<&'a OwnedFd>,
-    places: &'a [(String, NodeKind)],
 }
 
-/// The root of every box, once: what a box mounts in it is its own, the tree itself nobody can change.
-fn build_root(
+/// The root of every box, once, in no tree yet and empty where something is mounted or /etc belongs.
+fn make_root(
+    template: &Template,
+    places: &[(String, NodeKind)],
+    attributes: MountAttributes,
+) -> Result<OwnedFd, Failure> {
+    // A file system of its own, so that the mount table of a box names no directory of ours.
+    let root = make_tmpfs(16 << 20, 16384, "755", attributes).step("making the root")?;
+    // Filled while nobody else can see it: only a mount in no tree can still be shown with other ids. From inside, as
+    // hundreds of ways there through /proc would take longer than what is done at their ends.
+    rustix::process::fchdir(&root).step("entering the root")?;
+    template.lay_out(".")?;
+    lay_out_dev("dev")?;
+    for (path, kind) in places {
+        make_place(&format!(".{path}"), *kind).step_with(|| format!("making a place for {path}"))?;
+    }
+    rustix::process::chdir("/").step("leaving the root")?;
+    Ok(root)
+}
+
+/// Puts a root where it belongs. What a box mounts in it is its own, the tree itself nobody can change.
+fn attach_root(
+    root: &OwnedFd,
     template: &Template,
     at: &str,
     idmap: Option<BorrowedFd<'_>>,
     parts: &RootParts<'_>,
     attributes: MountAttributes,
 ) -> Result<(), Failure> {
-    let RootParts { usr, nodes, etc, places } = *parts;
-    // A file system of its own, so that the mount table of a box names no directory of ours.
-    let root = make_tmpfs(16 << 20, 16384, "755", attributes).step("making the root")?;
-    // Filled while nobody else can see it: only a mount in no tree can still be shown with other ids.
-    let inside = format!("/proc/self/fd/{}", root.as_raw_fd());
-    template.lay_out(&inside)?;
-    if etc.is_none() {
-        etc::generate(Path::new("/etc"), &Path::new(&inside).join("etc")).step("generating /etc")?;
-    }
-    lay_out_dev(&format!("{inside}/dev"))?;
-    for (path, kind) in places {
-        make_place(&format!("{inside}{path}"), *kind).step_with(|| format!("making a place for {path}"))?;
-    }
+    let RootParts { usr, nodes, etc } = *parts;
     if let Some(namespace) = idmap
         && set_attributes(root.as_fd(), Reach::One, attributes, Some(namespace)).is_err()
     {
         // Before Linux 6.3, no tmpfs can be.
-        give(Path::new(&inside), HOST_BASE).step("giving the root to the box's root")?;
+        give(Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())), HOST_BASE)
+            .step("giving the root to the box's root")?;
     }
-    attach(&root, at).step("attaching the root")?;
+    attach(root, at).step("attaching the root")?;
     attach(usr, format!("{at}/usr")).step("attaching /usr")?;
     if let Some(etc) = etc {
         attach(etc, format!("{at}/etc")).step("attaching /etc")?;
@@ -265,8 +321,10 @@ pub(crate) fn build_one(
     let nodes = clone_devices()?;
     let (links, system_directories) = system_entries();
     let template = Template { links, system_directories, masks: Vec::new() };
-    let parts = RootParts { usr: &usr, nodes: &nodes, etc: Some(etc), places };
-    build_root(&template, at, Some(idmap), &parts, MountAttributes::default())
+    let attributes = MountAttributes::default();
+    let root = make_root(&template, places, attributes)?;
+    let parts = RootParts { usr: &usr, nodes: &nodes, etc: Some(etc) };
+    attach_root(&root, &template, at, Some(idmap), &parts, attributes)
 }
 
 /// Writes the /etc of boxes to a new directory, once for all of them.

@@ -1,14 +1,12 @@
 //! User namespaces: id maps for boxes, and namespaces that exist only to map the ids of a mount.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::message::{Failure, Step};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use sandcrate_sys::fd::close_all_but;
-use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork, unshare};
+use sandcrate_sys::process::{Husk, SingleThreaded, unshare};
 
 /// Writes the id maps of a child that was cloned into a user namespace.
 pub(crate) fn write_maps(pid: i32, uid_map: &str, gid_map: &str, deny_setgroups: bool) -> io::Result<()> {
@@ -49,24 +47,24 @@ pub(crate) fn enter_own(
 }
 
 /// A user namespace with these maps and nobody in it, for id-mapped mounts.
-pub(crate) fn make(proof: &SingleThreaded, uid_map: &str, gid_map: &str) -> io::Result<OwnedFd> {
-    let (wait, release) = pipe_with(PipeFlags::CLOEXEC)?;
-    match fork(proof, libc::CLONE_NEWUSER as u64, None)? {
-        Fork::Child(proof) => {
-            // Holds the namespace open until the parent has its own descriptor of it and closes the pipe.
-            let _ = close_all_but(&proof, &[wait.as_fd()]);
-            let _ = File::from(wait).read(&mut [0]);
-            exit_now(0)
-        }
-        Fork::Parent { pid, pidfd } => {
-            let namespace = write_maps(pid, uid_map, gid_map, false)
-                .and_then(|()| File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from));
-            drop(release);
-            rustix::process::waitid(
-                rustix::process::WaitId::PidFd(pidfd.as_fd()),
-                rustix::process::WaitIdOptions::EXITED,
-            )?;
-            namespace
-        }
+#[derive(Debug)]
+pub(crate) struct IdMap {
+    namespace: OwnedFd,
+    /// Nobody need wait for it as long as there is other work.
+    _maker: Husk,
+}
+
+impl AsFd for IdMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.namespace.as_fd()
+    }
+}
+
+impl IdMap {
+    pub(crate) fn make(proof: &SingleThreaded, uid_map: &str, gid_map: &str) -> io::Result<Self> {
+        let maker = Husk::in_new_user_namespace(proof)?;
+        write_maps(maker.pid(), uid_map, gid_map, false)?;
+        let namespace = File::open(format!("/proc/{}/ns/user", maker.pid()))?.into();
+        Ok(Self { namespace, _maker: maker })
     }
 }

@@ -11,10 +11,21 @@ use crate::process::SingleThreaded;
 pub fn take_stdin() -> io::Result<OwnedFd> {
     let stdin = std::io::stdin();
     let taken = rustix::io::fcntl_dupfd_cloexec(&stdin, 3)?;
-    let null =
-        rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, 0.into())?;
-    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdin(null()?)?;
     Ok(taken)
+}
+
+/// Replaces standard input and output by /dev/null.
+pub fn close_stdin_and_stdout() -> io::Result<()> {
+    let null = null()?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+fn null() -> io::Result<OwnedFd> {
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    Ok(rustix::fs::open("/dev/null", flags, 0.into())?)
 }
 
 /// Closes every descriptor from 3 up that is not in `keep`.

@@ -2,8 +2,11 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use crate::check;
 
@@ -104,6 +107,54 @@ fn plain_clone(pidfd: &mut libc::c_int) -> io::Result<libc::c_long> {
     })
 }
 
+/// A process in a user namespace of its own that does nothing but end. Until it is waited for, which dropping this does,
+/// its number is its own, and its namespace can be mapped and opened by it.
+#[derive(Debug)]
+pub struct Husk {
+    pid: i32,
+    pidfd: OwnedFd,
+    /// The child's, who may not have run yet.
+    _stack: Box<[u128]>,
+}
+
+impl Husk {
+    /// Copies no memory and waits for nobody, unlike a fork and a vfork.
+    pub fn in_new_user_namespace(_: &SingleThreaded) -> io::Result<Self> {
+        /// More than `_exit` needs.
+        const STACK: usize = 4 << 10;
+        extern "C" fn end(_: *mut libc::c_void) -> libc::c_int {
+            // SAFETY: an integer is passed.
+            unsafe { libc::_exit(0) }
+        }
+        let mut stack = vec![0_u128; STACK / size_of::<u128>()].into_boxed_slice();
+        let mut pidfd: libc::c_int = -1;
+        let flags = libc::CLONE_VM | libc::CLONE_NEWUSER | libc::CLONE_PIDFD | libc::SIGCHLD;
+        // SAFETY: the child has a stack of its own, aligned, growing down from its end, which lives until the child
+        // was waited for. Of the memory it shares with us it touches nothing else, thread-local storage included.
+        // `pidfd` outlives the call, which writes it.
+        let pid = unsafe {
+            let top = stack.as_mut_ptr_range().end.cast();
+            libc::clone(end, top, flags, std::ptr::null_mut(), &raw mut pidfd)
+        };
+        check(pid.into())?;
+        // SAFETY: a successful CLONE_PIDFD made this descriptor, and nobody else owns it.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        Ok(Self { pid, pidfd, _stack: stack })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+}
+
+impl Drop for Husk {
+    fn drop(&mut self) {
+        let wait = || waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+        // One that somebody else has waited for has ended too.
+        while wait().is_err_and(|error| error == Errno::INTR) {}
+    }
+}
+
 /// Leaves namespaces of this process (CLONE_NEW* flags).
 pub fn unshare(_: &SingleThreaded, flags: libc::c_int) -> io::Result<()> {
     // SAFETY: no pointer is passed; with one thread there is nobody whose view of the process could diverge.
@@ -142,6 +193,32 @@ pub fn execve(program: &CStr, argv: &ArgList, env: &ArgList) -> io::Error {
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit takes an integer and does not return.
     unsafe { libc::_exit(code) }
+}
+
+/// Wipes this process's arguments and environment, which /proc shows and which may hold secrets, and calls it `name`. For
+/// a copy that starts a life of its own: from here on it has no arguments and no variables.
+pub fn forget_arguments(_: &SingleThreaded, name: &str) -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name may hold spaces and parentheses: fields are counted from the last one, where the third begins
+    // (proc_pid_stat(5)). 48: arg_start, 51: env_end.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<usize>().ok());
+    let here = (&raw const fields).addr();
+    let (start, end) = match (field(48), field(51)) {
+        // Above every frame of the stack.
+        (Some(start), Some(end)) if here < start && start < end => (start, end),
+        _ => return Err(io::Error::other("the kernel does not tell where the arguments are")),
+    };
+    let place = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: the kernel put the strings of execve there, on our own stack, above all frames, without a gap. The C
+    // library and std hold plain pointers to them, no references, and find terminated, empty strings from now on.
+    let strings = unsafe { std::slice::from_raw_parts_mut(place, end - start) };
+    strings.fill(0);
+    // The last byte stays: they are terminated.
+    for (byte, shown) in strings[..end - start - 1].iter_mut().zip(name.bytes()) {
+        *byte = shown;
+    }
+    Ok(())
 }
 
 /// A child that has ended.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use crate::client::mcp::McpClientVerb;
+use crate::native::NewLauncher;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum McpVerb {
@@ -22,9 +23,9 @@ pub(crate) enum McpVerb {
     Client(McpClientVerb),
 }
 
-pub(crate) fn main(verb: McpVerb) -> ExitCode {
+pub(crate) fn main(verb: McpVerb, launcher: Option<NewLauncher>) -> ExitCode {
     match verb {
-        McpVerb::Run(args) => run::main(&args),
+        McpVerb::Run(args) => run::main(&args, launcher),
         McpVerb::Serve(args) => serve::main(*args),
         McpVerb::Config(args) => config::main(&args),
         McpVerb::Client(verb) => crate::client::mcp::main(verb),

@@ -27,15 +27,15 @@ use session::{Broken, Ended, Ending};
 
 use crate::args::OutputFormat;
 use crate::failure::{self, Shown};
-use crate::native::NativeConfig;
+use crate::native::{NativeConfig, NewLauncher};
 use crate::output;
 use crate::toolchain::Surroundings;
 
-pub(crate) fn main(args: RunArgs) -> ExitCode {
+pub(crate) fn main(args: RunArgs, launcher: Option<NewLauncher>) -> ExitCode {
     let format = args.output;
     let mut config = NativeConfig::for_this_user();
-    // One box: nothing to keep ready.
-    config.pool = 0;
+    // Nothing to keep ready.
+    config.one_box = true;
     // Whoever names an image wants that one.
     config.require_image = true;
     let own_state = [config.state_dir.canonicalize().unwrap_or_else(|_| config.state_dir.clone())];
@@ -52,7 +52,7 @@ pub(crate) fn main(args: RunArgs) -> ExitCode {
             return failure::report(&anyhow::Error::new(error).context("starting the runtime"), format);
         }
     };
-    let result = runtime.block_on(session::execute(&plan, config));
+    let result = runtime.block_on(session::execute(&plan, config, launcher));
     // A thread may hang in a write to a reader that stopped reading; it ends with the process.
     runtime.shutdown_background();
     finish(&plan, result)

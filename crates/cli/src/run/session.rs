@@ -13,7 +13,7 @@ use super::signals::{Asked, SIGINT, Signals};
 use super::streams::{self, AtEnd, Drained, Kept, Sink};
 use super::terminal::{self, RawTerminal};
 use crate::args::OutputFormat;
-use crate::native::{NativeBackend, NativeConfig};
+use crate::native::{NativeBackend, NativeConfig, NewLauncher};
 
 /// How long the orderly end of a box may take; the launcher cleans up after us in any case.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
@@ -69,10 +69,14 @@ impl<E: Into<anyhow::Error>> From<E> for Broken {
     }
 }
 
-pub(super) async fn execute(plan: &Plan, config: NativeConfig) -> Result<Ended, Broken> {
+pub(super) async fn execute(
+    plan: &Plan,
+    config: NativeConfig,
+    launcher: Option<NewLauncher>,
+) -> Result<Ended, Broken> {
     let mut signals = Signals::install().context("installing signal handlers")?;
     let backend = tokio::select! {
-        opened = NativeBackend::open(config) => Arc::new(opened?) as Arc<dyn Backend>,
+        opened = NativeBackend::open_with(config, launcher) => Arc::new(opened?) as Arc<dyn Backend>,
         signal = signals.ending() => return Ok(Ended::early(signal)),
     };
     let result = in_backend(&backend, plan, &mut signals).await;

@@ -108,6 +108,31 @@ fn the_environment_is_small_and_explicit() {
     assert!(!text.contains("s3cret"));
 }
 
+/// The launcher is a copy of `sandcrate run`, and a box's PID 1 a copy of the launcher.
+#[test]
+fn launcher_and_box_keep_none_of_our_arguments_and_variables() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let mut running =
+        run_shell(&["-i", "-e", "FLAG=secret-flag"], "echo ready; read x; tr '\\0' ' ' </proc/1/cmdline")
+            .env("TOKEN", "secret-variable")
+            .start();
+    running.wait_for("ready\n");
+    let pid = running.child.id();
+    let launchers = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    assert_eq!(launchers.split_whitespace().count(), 1, "one child: {launchers:?}");
+    let launcher = launchers.trim();
+    for file in ["cmdline", "environ"] {
+        match std::fs::read(format!("/proc/{launcher}/{file}")) {
+            Ok(text) => assert!(!String::from_utf8_lossy(&text).contains("secret"), "{file}: {text:?}"),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{file}"),
+        }
+    }
+    std::io::Write::write_all(running.child.stdin.as_mut().unwrap(), b"\n").unwrap();
+    assert_eq!(running.finish().ok().trim(), "sandcrate-launcher");
+}
+
 #[test]
 fn ten_thousand_variables_work() {
     if skip_without(&[Feature::Box]) {

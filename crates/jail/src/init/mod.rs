@@ -107,7 +107,10 @@ fn live(
         _ => return Ok(()),
     };
     let command = &chosen(filters, network, &plan)?.command;
-    serve::serve(proof, control, run_directory, oom_score, mapping, &plan, command)
+    let user = plan.user;
+    // Of no use any more, and boxes live long.
+    drop(plan);
+    serve::serve(proof, control, run_directory, oom_score, mapping, user, command)
 }
 
 /// The filters of the plan's network. Which namespace the box is in was decided when it was cloned, so a plan for

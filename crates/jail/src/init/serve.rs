@@ -18,7 +18,6 @@ use crate::identity::IdMapping;
 use crate::message::{
     EndStatus, Failure, FileOperation, InitReply, InitRequest, ProcessEnd, StartCommand, Step,
 };
-use crate::plan::Plan;
 use crate::tree;
 
 /// Command cgroups kept for the next command: making one costs as much as the rest of init's part.
@@ -75,14 +74,14 @@ pub(super) fn serve(
     run_directory: Option<OwnedFd>,
     oom_score: Option<OomScore>,
     mapping: IdMapping,
-    plan: &Plan,
+    user: u32,
     filter: &[Instruction],
 ) -> Result<(), Failure> {
     sandcrate_sys::signal::block_all().step("blocking signals")?;
     // Inherited by every command.
     sandcrate_sys::signal::reset_dispositions().step("resetting signals")?;
     let signals = sandcrate_sys::fd::child_signals().step("watching children")?;
-    let identity = Identity { mapping, user: plan.user };
+    let identity = Identity { mapping, user };
     let mut init = Init {
         proof,
         control,

@@ -18,8 +18,9 @@ use crate::mounts::{
     PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, detach, make, make_overlay, make_tmpfs,
 };
 use crate::plan::{Access, OVERLAID, RootMode};
+use crate::remove_tree;
 use crate::template::{BOXES, FILES, ROOT};
-use crate::{remove_tree, userns};
+use crate::userns::IdMap;
 
 /// See `template`.
 const DISK: &str = "/disk";
@@ -282,7 +283,7 @@ impl Launcher {
         let key = (source.owner.0, source.owner.1, user);
         if !self.idmaps.contains_key(&key) {
             let (uids, gids) = (mount_map(source.owner.0, user), mount_map(source.owner.1, user));
-            let namespace = userns::make(&self.proof, &uids, &gids).step("making an id map")?;
+            let namespace = IdMap::make(&self.proof, &uids, &gids).step("making an id map")?;
             // A bound on open files: sessions rarely have more than a few kinds of owners.
             if self.idmaps.len() >= 64 {
                 self.idmaps.clear();

@@ -27,7 +27,7 @@ use crate::message::{
 };
 use crate::plan::NetworkMode;
 use crate::template::Template;
-use crate::userns;
+use crate::userns::{self, IdMap};
 use furnish::SpareFiles;
 
 /// Events of the daemon's channel, and of boxes that have ended.
@@ -61,6 +61,7 @@ struct Launcher {
     spare_cgroup: Option<Numbered>,
     /// Those of the latest box, until its limits are set: that is asked for right behind.
     open_cgroup: Option<(u64, BoxCgroup)>,
+    one_box: bool,
     /// After which rest there is something to make for the next box.
     stock_after: Option<&'static Timespec>,
     made_cgroups: u64,
@@ -68,7 +69,7 @@ struct Launcher {
     spare_files: Option<SpareFiles>,
     spare_network: network::SpareNetwork,
     /// User namespaces for id-mapped mounts, by disk owner and box user.
-    idmaps: HashMap<(u32, u32, u32), OwnedFd>,
+    idmaps: HashMap<(u32, u32, u32), IdMap>,
     /// Those that boxes are made of now: few, so that each box copies few mounts.
     images: Vec<images::MountedImage>,
     mounted_images: u64,
@@ -90,10 +91,8 @@ struct Numbered {
     cgroup: BoxCgroup,
 }
 
-/// The launcher's life: standard input is the channel to the daemon.
-pub(crate) fn run() -> ! {
-    let Ok(proof) = SingleThreaded::prove() else { exit_now(1) };
-    let Ok(control) = sandcrate_sys::fd::take_stdin().map(Channel::from) else { exit_now(1) };
+/// The launcher's life.
+pub(crate) fn run(proof: SingleThreaded, control: Channel) -> ! {
     // Whatever else the daemon had open when it started us.
     if sandcrate_sys::fd::close_all_but(&proof, &[control.as_fd()]).is_err() {
         exit_now(1);
@@ -151,7 +150,7 @@ impl Launcher {
                 Ok(mounts) => {
                     let mounts: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
                     self.reply(&LauncherReply::Furnished { box_id }, &mounts);
-                    self.stock_after = Some(&REST_BEHIND_FURNISHED);
+                    self.stock_after = (!self.one_box).then_some(&REST_BEHIND_FURNISHED);
                 }
                 Err(failure) => self.reply(&LauncherReply::Failed { box_id, failure }, &[]),
             },
@@ -212,7 +211,7 @@ impl Launcher {
         image: Option<u64>,
         control: Channel,
     ) -> Result<(), Failure> {
-        self.stock_after = Some(&REST_BEHIND_NEW);
+        self.stock_after = (!self.one_box).then_some(&REST_BEHIND_NEW);
         let cgroup = match self.spare_cgroup.take() {
             Some(spare) => Some(spare),
             None => self.make_cgroup()?,

@@ -11,14 +11,14 @@ use rustix::process::{Pid, Resource, getrlimit, setrlimit};
 use sandcrate_protocol::Enforcement;
 use sandcrate_sys::process::{SingleThreaded, unshare};
 
-use super::Launcher;
 use super::network::SpareNetwork;
+use super::{Launcher, REST_BEHIND_FURNISHED};
 use crate::cgroup::{Discovery, Parent, Placement};
 use crate::channel::Channel;
 use crate::identity::{HOST_BASE, ID_COUNT, IdMapping};
 use crate::message::{Failure, LauncherConfig, LauncherReply, Step};
-use crate::template::{self, Template};
-use crate::userns;
+use crate::template::{self, Draft, Template};
+use crate::userns::{self, IdMap};
 
 pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher, Failure> {
     // Ctrl-C at a terminal is for the daemon; it decides what becomes of the boxes.
@@ -27,14 +27,18 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
     raise_open_files();
     // Of the template, and of every command.
     rustix::process::umask(0o022.into());
+    sandcrate_sys::signal::block_child_ends().step("blocking a signal")?;
+    let mapping = IdMapping::for_this_user();
+    // Ahead of the configuration, which a daemon that has just started us still makes; what fails is told behind
+    // it. An ordinary user has to be in a namespace of their own for it.
+    let ahead = (!mapping.is_rootless()).then(|| Draft::make(&proof));
     let Some((config, _)) = control.recv::<LauncherConfig>().step("receiving the configuration")? else {
         return Err(Failure { step: "the daemon is gone".into(), errno: libc::EPIPE });
     };
     // Before the user namespace is left: cgroups are opened as who we are outside.
     let mut enforcement = Enforcement::new();
     let cgroups = open_cgroups(&config, &mut enforcement);
-    let mapping = IdMapping::for_this_user();
-    let ready = build_home(&proof, mapping, &config).and_then(|home| {
+    let ready = build_home(&proof, mapping, ahead, &config).and_then(|home| {
         let shelf = open(template::FILES, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .step("opening the storage")?;
         control
@@ -57,7 +61,9 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
             boxes: BTreeMap::new(),
             spare_cgroup: None,
             open_cgroup: None,
-            stock_after: None,
+            one_box: config.one_box,
+            // While the daemon hears that we are up.
+            stock_after: Some(&REST_BEHIND_FURNISHED),
             made_cgroups: 0,
             spare_files: None,
             spare_network,
@@ -85,7 +91,12 @@ struct Home {
     children: OwnedFd,
 }
 
-fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfig) -> Result<Home, Failure> {
+fn build_home(
+    proof: &SingleThreaded,
+    mapping: IdMapping,
+    ahead: Option<Result<Draft, Failure>>,
+    config: &LauncherConfig,
+) -> Result<Home, Failure> {
     if let IdMapping::Single { uid, gid } = mapping {
         // With a copy of the host's mounts that it may clone from.
         userns::enter_own(proof, uid, gid, libc::CLONE_NEWNS)?;
@@ -94,18 +105,18 @@ fn build_home(proof: &SingleThreaded, mapping: IdMapping, config: &LauncherConfi
     unshare(proof, libc::CLONE_NEWNS).step("making a mount namespace")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .step("making mounts private")?;
+    let draft = ahead.unwrap_or_else(|| Draft::make(proof))?;
     let idmap = match mapping {
         IdMapping::Range => {
             let map = format!("0 {HOST_BASE} {ID_COUNT}\n");
-            Some(userns::make(proof, &map, &map).step("making an id map")?)
+            Some(IdMap::make(proof, &map, &map).step("making an id map")?)
         }
         IdMapping::Single { .. } => None,
     };
-    let template = template::build(idmap.as_ref().map(AsFd::as_fd), &config.directory)?;
+    let template = template::build(draft, idmap.as_ref().map(AsFd::as_fd), &config.directory)?;
     template::mount_files(mapping.is_rootless())?;
     let own_mounts = mount_namespace()?;
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).step("making an event queue")?;
-    sandcrate_sys::signal::block_child_ends().step("blocking a signal")?;
     let children = sandcrate_sys::fd::child_signals().step("watching boxes")?;
     let spare_network = SpareNetwork::new(mapping)?;
     Ok(Home { host_mounts, own_mounts, spare_network, template, events, children })

@@ -14,7 +14,8 @@ use crate::init::command::Never;
 use crate::message::{Failure, InitReply, Step};
 use crate::mounts::{PLAIN, PLAIN_READ_ONLY, attach, clone_at, clone_with, make_overlay, make_tmpfs};
 use crate::plan::{Access, NodeKind};
-use crate::{remove_tree, template, userns};
+use crate::userns::IdMap;
+use crate::{remove_tree, template};
 
 /// Everything the maker makes lies here, on a tmpfs that only its own mount namespace has. nsjail has its own
 /// scratch directories there too, and so leaves none on the host.
@@ -57,9 +58,11 @@ fn make(control: &Channel) -> Result<Never, Failure> {
     lay_out_storage(&storage)?;
     lay_out_sources(&proof, &order, sources)?;
     let (uids, gids) = IdMapping::Range.proc_maps(order.user);
-    let idmap = userns::make(&proof, &uids, &gids).step("making an id map")?;
+    let idmap = IdMap::make(&proof, &uids, &gids).step("making an id map")?;
     let etc = lay_out_etc(&etc)?;
     template::build_one(ROOT, idmap.as_fd(), &etc, &order.places)?;
+    // What becomes of this process waits for nobody it does not know.
+    drop(idmap);
     nsjail.become_it(HOLDER)
 }
 
@@ -120,7 +123,7 @@ fn lay_out_etc(etc: &OwnedFd) -> Result<OwnedFd, Failure> {
 
 /// Shown with their owner as the box's user.
 fn lay_out_sources(proof: &SingleThreaded, order: &BoxOrder, mounts: Vec<OwnedFd>) -> Result<(), Failure> {
-    let mut maps: Vec<((u32, u32), OwnedFd)> = Vec::new();
+    let mut maps: Vec<((u32, u32), IdMap)> = Vec::new();
     for (index, (source, mount)) in order.sources.iter().zip(mounts).enumerate() {
         let known = maps.iter().position(|(owner, _)| *owner == source.owner);
         let known = match known {
@@ -128,7 +131,7 @@ fn lay_out_sources(proof: &SingleThreaded, order: &BoxOrder, mounts: Vec<OwnedFd
             None => {
                 let (uids, gids) =
                     (mount_map(source.owner.0, order.user), mount_map(source.owner.1, order.user));
-                maps.push((source.owner, userns::make(proof, &uids, &gids).step("making an id map")?));
+                maps.push((source.owner, IdMap::make(proof, &uids, &gids).step("making an id map")?));
                 maps.len() - 1
             }
         };

@@ -30,7 +30,7 @@ use pump::Ended;
 use crate::args::OutputFormat;
 use crate::client::address::Address;
 use crate::failure::{self, Failure, OUR_EXIT_CODE};
-use crate::native::NativeConfig;
+use crate::native::{NativeConfig, NewLauncher};
 use crate::output;
 use crate::run::signals::{SIGTERM, Signals};
 use crate::toolchain::Surroundings;
@@ -49,16 +49,17 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Messages that a client may send before there is a server.
 const EARLY_MESSAGES: usize = 256;
 
-pub(super) fn main(args: &McpRunArgs) -> ExitCode {
+pub(super) fn main(args: &McpRunArgs, launcher: Option<NewLauncher>) -> ExitCode {
     match prepare(args) {
-        Ok((plan, config)) => run(args, &plan, config),
+        Ok((plan, config)) => run(args, &plan, config, launcher),
         Err(error) => failure::report(&error, OutputFormat::Raw),
     }
 }
 
 fn prepare(args: &McpRunArgs) -> anyhow::Result<(Plan, NativeConfig)> {
     let mut config = NativeConfig::for_this_user();
-    config.pool = 0;
+    // Mostly: what a server needs is there already, or installed in a box before its own.
+    config.one_box = true;
     // Whoever names an image wants that one; without a name it is the host's root.
     config.require_image = args.image.is_some();
     let own_state = vec![config.state_dir.canonicalize().unwrap_or_else(|_| config.state_dir.clone())];
@@ -66,7 +67,7 @@ fn prepare(args: &McpRunArgs) -> anyhow::Result<(Plan, NativeConfig)> {
     Ok((plan, config))
 }
 
-fn run(args: &McpRunArgs, plan: &Plan, config: NativeConfig) -> ExitCode {
+fn run(args: &McpRunArgs, plan: &Plan, config: NativeConfig, launcher: Option<NewLauncher>) -> ExitCode {
     if !plan.withheld.is_empty() && !plan.quiet {
         output::notice(&format!("not passed on to the server: {}", plan.withheld.join(" ")));
     }
@@ -80,7 +81,7 @@ fn run(args: &McpRunArgs, plan: &Plan, config: NativeConfig) -> ExitCode {
             return failure::report(&error, OutputFormat::Raw);
         }
     };
-    let result = runtime.block_on(in_place(args, plan, config));
+    let result = runtime.block_on(in_place(args, plan, config, launcher));
     // A thread may hang in a read or write of our own streams; it ends with the process.
     runtime.shutdown_background();
     match result {
@@ -89,12 +90,19 @@ fn run(args: &McpRunArgs, plan: &Plan, config: NativeConfig) -> ExitCode {
     }
 }
 
-async fn in_place(args: &McpRunArgs, plan: &Plan, config: NativeConfig) -> anyhow::Result<u8> {
+async fn in_place(
+    args: &McpRunArgs,
+    plan: &Plan,
+    config: NativeConfig,
+    launcher: Option<NewLauncher>,
+) -> anyhow::Result<u8> {
     let mut signals = Signals::install()?;
     let opening = async {
         if !args.target.is_named() {
-            return Place::own(config, plan.grants.clone()).await;
+            return Place::own(config, plan.grants.clone(), launcher).await;
         }
+        // Boxes are made over there.
+        drop(launcher);
         match args.target.resolve()? {
             (Address::Tcp(address), token) => Place::server(&address, token.as_deref()).await,
             (Address::Unix(path), _) => {

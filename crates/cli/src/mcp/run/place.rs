@@ -13,7 +13,7 @@ use sandcrate_runtime::{HostNetwork, Runtime, RuntimeConfig};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::native::{NativeBackend, NativeConfig};
+use crate::native::{NativeBackend, NativeConfig, NewLauncher};
 
 /// A directory of a runtime that is being opened may have no lock yet.
 const YOUNG: Duration = Duration::from_secs(60);
@@ -25,11 +25,15 @@ pub(super) enum Place {
 
 impl Place {
     /// A runtime in this process, with a directory that nobody else has.
-    pub(super) async fn own(config: NativeConfig, grants: Grants) -> anyhow::Result<Self> {
+    pub(super) async fn own(
+        config: NativeConfig,
+        grants: Grants,
+        launcher: Option<NewLauncher>,
+    ) -> anyhow::Result<Self> {
         let all = config.state_dir.join("mcp");
         sweep(&all);
         let state = all.join(format!("run-{}-{:x}", std::process::id(), nanos()));
-        let backend = Arc::new(NativeBackend::open(config).await?) as Arc<dyn Backend>;
+        let backend = Arc::new(NativeBackend::open_with(config, launcher).await?) as Arc<dyn Backend>;
         let mut config = RuntimeConfig::new(&state);
         // Whoever runs this is the operator: what they name is theirs to show.
         config.mount_roots = Some(vec![PathBuf::from("/")]);
