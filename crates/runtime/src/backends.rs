@@ -57,6 +57,11 @@ impl Backends {
         {
             return Ok(Arc::clone(chosen));
         }
+        if *choice == BackendChoice::Given
+            && let Some(given) = self.all.first()
+        {
+            return Ok(Arc::clone(given));
+        }
         let mut reasons = Vec::new();
         for candidate in self.candidates(choice) {
             match look_at(candidate.as_ref()).await {
@@ -89,7 +94,7 @@ impl Backends {
             LOCAL.iter().position(|name| *name == backend.name()).unwrap_or(LOCAL.len())
         };
         let mut found: Vec<_> = match choice {
-            BackendChoice::Auto => self.all.clone(),
+            BackendChoice::Auto | BackendChoice::Given => self.all.clone(),
             BackendChoice::Local => {
                 self.all.iter().filter(|backend| backend.name() != "e2b").cloned().collect()
             }

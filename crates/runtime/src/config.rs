@@ -20,6 +20,10 @@ pub enum BackendChoice {
     Auto,
     /// The same among those of this machine: LangBot's word.
     Local,
+    /// The first that the runtime was given, without a look at it: whoever gives it has just opened it, and need not
+    /// wait until it is up before there is something to do.
+    #[serde(skip)]
+    Given,
     #[serde(untagged)]
     Named(String),
 }

@@ -107,8 +107,8 @@ fn plain_clone(pidfd: &mut libc::c_int) -> io::Result<libc::c_long> {
     })
 }
 
-/// A process in a user namespace of its own that does nothing but end. Until it is waited for, which dropping this does,
-/// its number is its own, and its namespace can be mapped and opened by it.
+/// A process in a user namespace of its own that does nothing but end. Until it is waited for, which dropping this
+/// does, its number is its own, and its namespace can be mapped and opened by it.
 #[derive(Debug)]
 pub struct Husk {
     pid: i32,
@@ -195,8 +195,8 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Wipes this process's arguments and environment, which /proc shows and which may hold secrets, and calls it `name`. For
-/// a copy that starts a life of its own: from here on it has no arguments and no variables.
+/// Wipes this process's arguments and environment, which /proc shows and which may hold secrets, and calls it `name`.
+/// For a copy that starts a life of its own: from here on it has no arguments and no variables.
 pub fn forget_arguments(_: &SingleThreaded, name: &str) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // The name may hold spaces and parentheses: fields are counted from the last one, where the third begins

@@ -196,7 +196,9 @@ pub(super) fn locate(
     };
     let inferred = infer_host_path(&program, &named, roots)
         .and_then(narrow)
-        .or_else(|| infer_host_path(&program, &alone, roots).and_then(narrow));
+        .or_else(|| infer_host_path(&program, &alone, roots).and_then(narrow))
+        // An environment that lies elsewhere has its own way into the box.
+        .or_else(|| infer_host_path(alone.first()?, &[], roots).and_then(narrow));
     let found = inferred.or_else(|| {
         // `python -m server` in the project's own directory.
         let of_module = matches!(understood, Understood::Python { .. }) && args.iter().any(|arg| arg == "-m");

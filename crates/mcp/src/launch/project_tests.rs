@@ -28,6 +28,8 @@ fn a_project_is_where_the_script_is_or_where_its_manifest_is() {
         ("home/plain/server.py", ""),
         ("home/docs/a.txt", ""),
         ("elsewhere/x", ""),
+        ("home/venvs/a/bin/python", ""),
+        ("home/venvs/a/pyvenv.cfg", ""),
     ]);
     let home = root.join("home");
     let (script, plain) = (home.join("p/src/app/server.py"), home.join("plain/server.py"));
@@ -38,6 +40,10 @@ fn a_project_is_where_the_script_is_or_where_its_manifest_is() {
     // With another path the common directory is the whole home: the script's own is taken.
     let args = [text(&plain), text(&home.join("docs"))];
     assert_eq!(located(&root, "python", &[&args[0], &args[1]], &root), Some(home.join("plain")));
+    // So it is with an environment that lies elsewhere.
+    let python = text(&home.join("venvs/a/bin/python"));
+    assert_eq!(located(&root, &python, &[&args[0]], &root), Some(home.join("plain")));
+    assert_eq!(located(&root, &python, &[&text(&script)], &root), Some(home.join("p")));
     assert_eq!(located(&root, "python", &["-m", "app"], &home.join("p")), Some(home.join("p")));
     assert_eq!(located(&root, "python", &["-m", "app"], &root.join("elsewhere")), None);
     assert_eq!(located(&root, "npx", &["-y", "pkg", &text(&home.join("docs"))], &root), None);

@@ -197,6 +197,22 @@ async fn the_operators_backend_is_not_changed_by_langbot() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_given_backend_is_not_looked_at_first_and_its_failure_is_told() {
+    let bench = Bench::with(|config| config.backend = Some(BackendChoice::Given)).await;
+    // The runtime looks out by itself, now and then.
+    while bench.backend.calls().probe == 0 {
+        tokio::task::yield_now().await;
+    }
+    let looks = bench.backend.calls().probe;
+    bench.runtime.exec(&Bench::spec("s", "echo hi"), OnTimeout::EndSession).await.unwrap();
+    assert_eq!(bench.backend.calls().probe, looks);
+    bench.backend.set_unavailable(Some("it is gone"));
+    let error = bench.runtime.exec(&Bench::spec("t", "echo hi"), OnTimeout::EndSession).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BackendUnavailable);
+    assert!(error.to_string().contains("it is gone"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn end_sessions_spares_persistent_ones_and_the_runtime_goes_on() {
     let bench = Bench::new().await;
     let mut kept = Bench::spec("kept", "");

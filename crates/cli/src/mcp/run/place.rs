@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use sandcrate_backend::Backend;
 use sandcrate_host::{BoxConfig, Client, Connection as _, Connector, Deployment, EmbeddedClient};
 use sandcrate_protocol::network::Grants;
-use sandcrate_runtime::{HostNetwork, Runtime, RuntimeConfig};
+use sandcrate_runtime::{BackendChoice, HostNetwork, Runtime, RuntimeConfig};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -35,6 +35,7 @@ impl Place {
         let state = all.join(format!("run-{}-{:x}", std::process::id(), nanos()));
         let backend = Arc::new(NativeBackend::open_with(config, launcher).await?) as Arc<dyn Backend>;
         let mut config = RuntimeConfig::new(&state);
+        config.backend = Some(BackendChoice::Given);
         // Whoever runs this is the operator: what they name is theirs to show.
         config.mount_roots = Some(vec![PathBuf::from("/")]);
         config.network.host = HostNetwork::Allow;
