@@ -143,34 +143,38 @@ const HIDDEN: [&str; 38] = [
     "zoneinfo",
 ];
 
-/// The root of boxes, while it is in no tree and its /etc is being generated.
+/// The root of boxes, while it is in no tree and being filled.
 #[derive(Debug)]
 pub(crate) struct Draft {
     template: Template,
     root: OwnedFd,
-    /// Generates /etc: half of the work, done meanwhile. What it reads stays out of the memory that every box copies.
+    /// A child that fills it: half of the work, done meanwhile. What it reads stays out of the memory that every box
+    /// copies.
     filler: OwnedFd,
 }
 
 impl Draft {
     pub(crate) fn make(proof: &SingleThreaded) -> Result<Self, Failure> {
         let (links, system_directories) = system_entries();
-        let template = Template { links, system_directories, masks: masks_of(Path::new("/proc")) };
-        let root = make_root(&template, &[], PLAIN)?;
-        match fork(proof, 0, None).step("starting the generation of /etc")? {
+        let template = Template { links, system_directories, masks: Vec::new() };
+        let root = make_root(PLAIN)?;
+        match fork(proof, 0, None).step("starting to fill the root")? {
             Fork::Child(_) => {
-                let filled = rustix::process::fchdir(&root)
-                    .map_err(io::Error::from)
-                    .and_then(|()| etc::generate(Path::new("/etc"), Path::new("etc")));
-                exit_now(filled.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0))
+                let filled = fill_root(&root, &template, &[]).and_then(|()| {
+                    etc::generate(Path::new("/etc"), Path::new("etc")).step("generating /etc")
+                });
+                exit_now(filled.map_or_else(|failure| failure.errno.max(1), |()| 0))
             }
-            Fork::Parent { pidfd, .. } => Ok(Self { template, root, filler: pidfd }),
+            Fork::Parent { pidfd, .. } => {
+                let template = Template { masks: masks_of(Path::new("/proc")), ..template };
+                Ok(Self { template, root, filler: pidfd })
+            }
         }
     }
 
-    /// When /etc is there.
+    /// When it is full.
     fn finish(self) -> Result<(Template, OwnedFd), Failure> {
-        let step = "generating /etc";
+        let step = "filling the root";
         let ended = loop {
             match waitid(WaitId::PidFd(self.filler.as_fd()), WaitIdOptions::EXITED) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -254,24 +258,23 @@ struct RootParts<'a> {
     etc: Option<&'a OwnedFd>,
 }
 
-/// The root of every box, once, in no tree yet and empty where something is mounted or /etc belongs.
-fn make_root(
-    template: &Template,
-    places: &[(String, NodeKind)],
-    attributes: MountAttributes,
-) -> Result<OwnedFd, Failure> {
-    // A file system of its own, so that the mount table of a box names no directory of ours.
-    let root = make_tmpfs(16 << 20, 16384, "755", attributes).step("making the root")?;
-    // Filled while nobody else can see it: only a mount in no tree can still be shown with other ids. From inside, as
-    // hundreds of ways there through /proc would take longer than what is done at their ends.
-    rustix::process::fchdir(&root).step("entering the root")?;
+/// The root of every box, once, in no tree yet: a file system of its own, so that the mount table of a box names no
+/// directory of ours.
+fn make_root(attributes: MountAttributes) -> Result<OwnedFd, Failure> {
+    make_tmpfs(16 << 20, 16384, "755", attributes).step("making the root")
+}
+
+/// Fills a root, but for /etc, while nobody else can see it: only a mount in no tree can still be shown with other ids.
+/// From inside, where this process stays, as hundreds of ways there through /proc would take longer than what is done at
+/// their ends.
+fn fill_root(root: &OwnedFd, template: &Template, places: &[(String, NodeKind)]) -> Result<(), Failure> {
+    rustix::process::fchdir(root).step("entering the root")?;
     template.lay_out(".")?;
     lay_out_dev("dev")?;
     for (path, kind) in places {
         make_place(&format!(".{path}"), *kind).step_with(|| format!("making a place for {path}"))?;
     }
-    rustix::process::chdir("/").step("leaving the root")?;
-    Ok(root)
+    Ok(())
 }
 
 /// Puts a root where it belongs. What a box mounts in it is its own, the tree itself nobody can change.
@@ -322,7 +325,9 @@ pub(crate) fn build_one(
     let (links, system_directories) = system_entries();
     let template = Template { links, system_directories, masks: Vec::new() };
     let attributes = MountAttributes::default();
-    let root = make_root(&template, places, attributes)?;
+    let root = make_root(attributes)?;
+    fill_root(&root, &template, places)?;
+    rustix::process::chdir("/").step("leaving the root")?;
     let parts = RootParts { usr: &usr, nodes: &nodes, etc: Some(etc) };
     attach_root(&root, &template, at, Some(idmap), &parts, attributes)
 }
