@@ -162,7 +162,6 @@ impl NativeBackend {
         let network = network_mode(&spec.network);
         if let Network::Isolated(isolation) = &spec.network {
             isolation.policy.check_against(&isolation.grants)?;
-            self.networks.wake();
         }
         // The files may lie over the image they were made with, which may have been replaced since.
         let image = match &earlier {
@@ -170,6 +169,11 @@ impl NativeBackend {
             _ => self.resolve_image(spec.image.as_deref()).await?,
         };
         let sources = self.open_sources(&spec).await?;
+        // What cannot be planned must cost no box, but for the first, which need not wait for the launcher.
+        let planned = match launcher.is_ready() {
+            Some(common) => Some((plan(&spec, self.mapping, &image, &sources, &common)?, common)),
+            None => None,
+        };
         // The pool's boxes are made of the host's template.
         let poolable = network.has_own_namespace() && image.held().is_none();
         // Asked for first: the launcher works on it, as soon as it is up, while the rest is looked at here.
@@ -179,12 +183,21 @@ impl NativeBackend {
                 NascentBox::ask(Arc::clone(&launcher), network, image.held()).await.map(AskedBox::Nascent)
             }
         };
-        // One that cannot be asked has died: it says why.
-        let common = launcher.ready().await?;
+        let (plan, common) = match planned {
+            Some(planned) => planned,
+            None => {
+                // One that cannot be asked has died: it says why.
+                let common = launcher.ready().await?;
+                (plan(&spec, self.mapping, &image, &sources, &common)?, common)
+            }
+        };
         let asked = asked?;
+        if let Network::Isolated(_) = &spec.network {
+            // Behind the launcher, which may have had to empty our cgroup.
+            self.networks.wake();
+        }
         let number = self.next_storage.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("box-{number}");
-        let plan = plan(&spec, self.mapping, &image, &sources, &common)?;
         let shelf = launcher.shelf()?;
         let mut fresh;
         // An earlier one stays with its owner until the box has it.
@@ -328,11 +341,6 @@ fn start_launcher(
     config: &NativeConfig,
     instance: &Instance,
 ) -> Result<Launcher, BackendError> {
-    let new = match new {
-        Some(new) => new,
-        None => NewLauncher::spawn(&config.launcher)
-            .map_err(|error| BackendError::failed("starting the launcher", error))?,
-    };
     let directory = instance
         .launcher_directory()
         .map_err(|error| BackendError::failed("making the launcher's directory", error))?;
@@ -343,6 +351,12 @@ fn start_launcher(
         daemon_pid: getpid().as_raw_pid(),
         one_box: config.one_box,
     };
+    // One that was started ahead and cannot be had any more is replaced.
+    if let Some(Ok(started)) = new.map(|new| Launcher::start(new, &config_message)) {
+        return Ok(started);
+    }
+    let new = NewLauncher::spawn(&config.launcher)
+        .map_err(|error| BackendError::failed("starting the launcher", error))?;
     Launcher::start(new, &config_message)
 }
 

@@ -79,6 +79,14 @@ impl Launcher {
         }
     }
 
+    /// The same, when it is up already.
+    pub(crate) fn is_ready(&self) -> Option<Enforcement> {
+        match &*self.state.borrow() {
+            State::Ready(enforcement, _) => Some(enforcement.clone()),
+            _ => None,
+        }
+    }
+
     /// Where its boxes have their storage, when it is up.
     pub(crate) fn shelf(&self) -> Result<Shelf, BackendError> {
         match &*self.state.borrow() {
@@ -98,6 +106,11 @@ impl Launcher {
         let box_id = self.next_box.fetch_add(1, Ordering::Relaxed);
         let (sender, replies) = mpsc::channel(REPLIES_PER_BOX);
         lock(&self.boxes).insert(box_id, sender);
+        if self.is_dead() {
+            // Whoever noticed has told those that were there before.
+            lock(&self.boxes).remove(&box_id);
+            return Err(unavailable("the launcher ended"));
+        }
         let mut fds = vec![control.as_fd()];
         fds.extend(image.map(AsFd::as_fd));
         let image = image.map(image_root);

@@ -1,6 +1,6 @@
 //! The binary `sandcrate`: arguments, wiring, exit codes.
 //!
-//! The order in `main` is fixed: hidden roles are taken, and a launcher is forked, before any thread, log or argument
+//! The order in `main` is fixed: a launcher is forked, or a hidden role is taken, before any thread, log or argument
 //! parser exists.
 
 mod args;
@@ -27,13 +27,13 @@ mod units;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let launcher = native::launcher_ahead();
     if let Some(code) = native::dispatch_role() {
         return code;
     }
     if let Some(code) = doctor::attack::dispatch_role() {
         return code;
     }
-    let launcher = native::launcher_ahead();
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(code) => return code,

@@ -96,8 +96,9 @@ impl NewLauncher {
 
     /// Tells it what it needs to know; it answers on the channel when it is up.
     pub fn configure(mut self, config: &LauncherConfig) -> io::Result<(LauncherProcess, Channel)> {
-        let channel = self.channel.take().ok_or(io::ErrorKind::NotConnected)?;
+        let channel = self.channel.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         channel.send(config, &[])?;
+        let channel = self.channel.take().ok_or(io::ErrorKind::NotConnected)?;
         Ok((self.process, channel))
     }
 }

@@ -32,6 +32,7 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use sandcrate_sys::mount::{MountAttributes, Reach, set_attributes};
 use sandcrate_sys::process::{Fork, SingleThreaded, exit_now, fork};
 
+use crate::channel::Channel;
 use crate::etc;
 use crate::identity::HOST_BASE;
 use crate::message::{Failure, Step};
@@ -148,9 +149,18 @@ const HIDDEN: [&str; 38] = [
 pub(crate) struct Draft {
     template: Template,
     root: OwnedFd,
-    /// A child that fills it: half of the work, done meanwhile. What it reads stays out of the memory that every box
-    /// copies.
+    /// A child that fills it, while its parent may still have to wait for something. What it reads stays out of the
+    /// memory that every box copies.
     filler: OwnedFd,
+    /// Where it says how that went.
+    result: Channel,
+}
+
+/// The root of boxes, full, and in no tree yet.
+#[derive(Debug)]
+pub(crate) struct FullRoot {
+    template: Template,
+    mount: OwnedFd,
 }
 
 impl Draft {
@@ -158,33 +168,32 @@ impl Draft {
         let (links, system_directories) = system_entries();
         let template = Template { links, system_directories, masks: Vec::new() };
         let root = make_root(PLAIN)?;
+        let (result, told) = Channel::pair().step("starting to fill the root")?;
         match fork(proof, 0, None).step("starting to fill the root")? {
             Fork::Child(_) => {
                 let filled = fill_root(&root, &template, &[]).and_then(|()| {
                     etc::generate(Path::new("/etc"), Path::new("etc")).step("generating /etc")
                 });
-                exit_now(filled.map_or_else(|failure| failure.errno.max(1), |()| 0))
+                let _ = told.send(&filled, &[]);
+                exit_now(0)
             }
             Fork::Parent { pidfd, .. } => {
                 let template = Template { masks: masks_of(Path::new("/proc")), ..template };
-                Ok(Self { template, root, filler: pidfd })
+                Ok(Self { template, root, filler: pidfd, result })
             }
         }
     }
 
-    /// When it is full.
-    fn finish(self) -> Result<(Template, OwnedFd), Failure> {
+    /// Waits until it is full and the child is gone.
+    pub(crate) fn finish(self) -> Result<FullRoot, Failure> {
         let step = "filling the root";
-        let ended = loop {
-            match waitid(WaitId::PidFd(self.filler.as_fd()), WaitIdOptions::EXITED) {
-                Err(rustix::io::Errno::INTR) => {}
-                other => break other.step(step)?,
-            }
-        };
-        match ended.and_then(|ended| ended.exit_status()) {
-            Some(0) => Ok((self.template, self.root)),
-            // Whatever killed it.
-            code => Err(Failure { step: step.into(), errno: code.unwrap_or(libc::EINTR) }),
+        let told = self.result.recv::<Result<(), Failure>>();
+        let wait = || waitid(WaitId::PidFd(self.filler.as_fd()), WaitIdOptions::EXITED);
+        while wait().is_err_and(|error| error == rustix::io::Errno::INTR) {}
+        match told.step(step)? {
+            Some((filled, _)) => filled.map(|()| FullRoot { template: self.template, mount: self.root }),
+            // Something has killed it.
+            None => Err(Failure { step: step.into(), errno: libc::EINTR }),
         }
     }
 }
@@ -192,7 +201,7 @@ impl Draft {
 /// Builds the template and makes it this process's root. `idmap` is a user namespace that maps ids on disk to
 /// the box's, where the caller can use one.
 pub(crate) fn build(
-    draft: Draft,
+    root_of_boxes: FullRoot,
     idmap: Option<BorrowedFd<'_>>,
     instance: &Path,
 ) -> Result<Template, Failure> {
@@ -231,9 +240,9 @@ pub(crate) fn build(
     }
     attach(&proc, at("proc")).step("attaching /proc")?;
     attach(&storage, at("instance")).step("attaching the instance's directory")?;
-    let (template, boxes_root) = draft.finish()?;
+    let FullRoot { template, mount } = root_of_boxes;
     let parts = RootParts { usr: &usr, nodes: &nodes, etc: None };
-    attach_root(&boxes_root, &template, &at("template"), idmap, &parts, PLAIN)?;
+    attach_root(&mount, &template, &at("template"), idmap, &parts, PLAIN)?;
     enter_root(base).step("entering the template")?;
     Ok(template)
 }

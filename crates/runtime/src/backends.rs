@@ -128,6 +128,9 @@ impl Backends {
             Ok(backend) => backend,
             Err(_) => return BackendStatus { name: None, available: false },
         };
+        if *choice == BackendChoice::Given {
+            return BackendStatus { name: Some(lost.name().to_owned()), available: false };
+        }
         // Another may do, where the choice is ours.
         self.forget();
         match self.choose(choice).await {

@@ -108,6 +108,21 @@ fn the_environment_is_small_and_explicit() {
     assert!(!text.contains("s3cret"));
 }
 
+/// What a process could have written something to, by the name of the place; nothing where we may not look.
+fn writable_memory(pid: &str) -> Vec<(String, Vec<u8>)> {
+    let Ok(memory) = std::fs::File::open(format!("/proc/{pid}/mem")) else { return Vec::new() };
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let places = maps.lines().filter(|line| line.contains(" rw-p "));
+    let read = |line: &str| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+        let mut bytes = vec![0; usize::try_from(end - start).ok()?];
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, start).ok()?;
+        Some((line.to_owned(), bytes))
+    };
+    places.filter_map(read).collect()
+}
+
 /// The launcher is a copy of `sandcrate run`, and a box's PID 1 a copy of the launcher.
 #[test]
 fn launcher_and_box_keep_none_of_our_arguments_and_variables() {
@@ -128,6 +143,11 @@ fn launcher_and_box_keep_none_of_our_arguments_and_variables() {
             Ok(text) => assert!(!String::from_utf8_lossy(&text).contains("secret"), "{file}: {text:?}"),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{file}"),
         }
+    }
+    // Of the command's own variables the launcher has never heard.
+    for (place, memory) in writable_memory(launcher) {
+        let found = memory.windows(7).any(|window| window == b"secret-");
+        assert!(!found, "{place} of the launcher has a copy");
     }
     std::io::Write::write_all(running.child.stdin.as_mut().unwrap(), b"\n").unwrap();
     assert_eq!(running.finish().ok().trim(), "sandcrate-launcher");

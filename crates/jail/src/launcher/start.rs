@@ -17,7 +17,7 @@ use crate::cgroup::{Discovery, Parent, Placement};
 use crate::channel::Channel;
 use crate::identity::{HOST_BASE, ID_COUNT, IdMapping};
 use crate::message::{Failure, LauncherConfig, LauncherReply, Step};
-use crate::template::{self, Draft, Template};
+use crate::template::{self, Draft, FullRoot, Template};
 use crate::userns::{self, IdMap};
 
 pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher, Failure> {
@@ -35,6 +35,8 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
     let Some((config, _)) = control.recv::<LauncherConfig>().step("receiving the configuration")? else {
         return Err(Failure { step: "the daemon is gone".into(), errno: libc::EPIPE });
     };
+    // The daemon's cgroup may have to be emptied, and can be of us alone.
+    let ahead = ahead.map(|draft| draft.and_then(Draft::finish));
     // Before the user namespace is left: cgroups are opened as who we are outside.
     let mut enforcement = Enforcement::new();
     let cgroups = open_cgroups(&config, &mut enforcement);
@@ -94,7 +96,7 @@ struct Home {
 fn build_home(
     proof: &SingleThreaded,
     mapping: IdMapping,
-    ahead: Option<Result<Draft, Failure>>,
+    ahead: Option<Result<FullRoot, Failure>>,
     config: &LauncherConfig,
 ) -> Result<Home, Failure> {
     if let IdMapping::Single { uid, gid } = mapping {
@@ -105,7 +107,7 @@ fn build_home(
     unshare(proof, libc::CLONE_NEWNS).step("making a mount namespace")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .step("making mounts private")?;
-    let draft = ahead.unwrap_or_else(|| Draft::make(proof))?;
+    let root = ahead.unwrap_or_else(|| Draft::make(proof).and_then(Draft::finish))?;
     let idmap = match mapping {
         IdMapping::Range => {
             let map = format!("0 {HOST_BASE} {ID_COUNT}\n");
@@ -113,7 +115,7 @@ fn build_home(
         }
         IdMapping::Single { .. } => None,
     };
-    let template = template::build(draft, idmap.as_ref().map(AsFd::as_fd), &config.directory)?;
+    let template = template::build(root, idmap.as_ref().map(AsFd::as_fd), &config.directory)?;
     template::mount_files(mapping.is_rootless())?;
     let own_mounts = mount_namespace()?;
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).step("making an event queue")?;

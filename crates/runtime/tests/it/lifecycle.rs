@@ -210,6 +210,7 @@ async fn a_given_backend_is_not_looked_at_first_and_its_failure_is_told() {
     let error = bench.runtime.exec(&Bench::spec("t", "echo hi"), OnTimeout::EndSession).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BackendUnavailable);
     assert!(error.to_string().contains("it is gone"), "{error}");
+    assert!(!bench.runtime.backend_status().await.available);
 }
 
 #[tokio::test(start_paused = true)]
