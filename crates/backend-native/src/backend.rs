@@ -170,7 +170,7 @@ impl NativeBackend {
         };
         let sources = self.open_sources(&spec).await?;
         // What cannot be planned must cost no box, but for the first, which need not wait for the launcher.
-        let planned = match launcher.is_ready() {
+        let planned = match launcher.ready_now() {
             Some(common) => Some((plan(&spec, self.mapping, &image, &sources, &common)?, common)),
             None => None,
         };

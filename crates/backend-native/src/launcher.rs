@@ -80,7 +80,7 @@ impl Launcher {
     }
 
     /// The same, when it is up already.
-    pub(crate) fn is_ready(&self) -> Option<Enforcement> {
+    pub(crate) fn ready_now(&self) -> Option<Enforcement> {
         match &*self.state.borrow() {
             State::Ready(enforcement, _) => Some(enforcement.clone()),
             _ => None,
