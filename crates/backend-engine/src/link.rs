@@ -32,7 +32,7 @@ impl Listener {
         // The guest may be another user of the host; the directory keeps everybody else out.
         chmod(&short, Mode::from_raw_mode(0o666))?;
         listen(&socket, 1)?;
-        Ok(Self { socket: watch(socket)? })
+        Ok(Self { socket: watch(socket, Interest::READABLE)? })
     }
 
     /// The guest's channel, and its process as this host knows it; 0 where it lies in another PID namespace.

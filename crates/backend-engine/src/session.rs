@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandcrate_backend::{BackendError, RootAccess, SessionId, SessionInfo, SessionSpec};
 use sandcrate_driver::{AsyncChannel, Bound, BoxLink, BoxNetwork, Fittings, LiveBox, lock};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
@@ -92,7 +93,7 @@ impl Session {
         } = parts;
         let pidfd = Pid::from_raw(pid)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok())
-            .and_then(|pidfd| sandcrate_sys::reactor::watch(pidfd).ok());
+            .and_then(|pidfd| sandcrate_sys::reactor::watch(pidfd, Interest::READABLE).ok());
         let fittings = Fittings {
             backend: engine.kind.name(),
             id: spec.id,

@@ -20,7 +20,7 @@ pub struct AsyncChannel {
 impl AsyncChannel {
     pub fn new(channel: Channel) -> io::Result<Self> {
         set_nonblocking(channel.as_fd())?;
-        Ok(Self { socket: watch(channel.into())? })
+        Ok(Self { socket: watch(channel.into(), Interest::READABLE)? })
     }
 
     /// Ends the connection for both sides.
@@ -30,7 +30,13 @@ impl AsyncChannel {
     }
 
     pub async fn send<M: Serialize>(&self, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.socket.async_io(Interest::WRITABLE, |socket| send(socket.as_fd(), message, fds)).await
+        match send(self.socket.get_ref().as_fd(), message, fds) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            sent => return sent,
+        }
+        // Watched for only now, which is seldom: a peer that takes a message would wake us every time.
+        let room = watch(self.socket.get_ref().try_clone()?, Interest::WRITABLE)?;
+        room.async_io(Interest::WRITABLE, |socket| send(socket.as_fd(), message, fds)).await
     }
 
     /// The next message; `None` when the peer is gone.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use sandcrate_sys::reactor::watch;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::channel::set_nonblocking;
@@ -23,13 +24,13 @@ pub struct FdIo {
 impl FdIo {
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         set_nonblocking(fd.as_fd())?;
-        Ok(Self { inner: watch(fd)? })
+        Ok(Self { inner: watch(fd, Interest::READABLE | Interest::WRITABLE)? })
     }
 
     /// The next bytes; empty at the end. A terminal whose programs are gone is at its end.
     pub async fn read(&self) -> io::Result<Bytes> {
         self.inner
-            .async_io(tokio::io::Interest::READABLE, |fd| match read_chunk(fd) {
+            .async_io(Interest::READABLE, |fd| match read_chunk(fd) {
                 Err(rustix::io::Errno::IO) => Ok(Bytes::new()),
                 other => other.map_err(io::Error::from),
             })
@@ -56,9 +57,7 @@ impl FdIo {
         while !data.is_empty() {
             let written = self
                 .inner
-                .async_io(tokio::io::Interest::WRITABLE, |fd| {
-                    rustix::io::write(fd, data).map_err(io::Error::from)
-                })
+                .async_io(Interest::WRITABLE, |fd| rustix::io::write(fd, data).map_err(io::Error::from))
                 .await?;
             data = &data[written..];
         }

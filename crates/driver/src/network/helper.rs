@@ -33,7 +33,8 @@ impl Helper {
     /// Starts one and waits until it is confined.
     pub(super) async fn start(program: &Path) -> Result<Self, String> {
         let (process, socket) = spawn(program).await.map_err(|error| format!("starting it: {error}"))?;
-        let set_up = set_nonblocking(socket.as_fd()).and_then(|()| watch(socket));
+        let set_up = set_nonblocking(socket.as_fd())
+            .and_then(|()| watch(socket, Interest::READABLE | Interest::WRITABLE));
         let socket = set_up.map_err(|error| format!("watching it: {error}"))?;
         let mut helper = Self { socket, process, confined: String::new() };
         match tokio::time::timeout(START_LIMIT, helper.recv()).await {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use sandcrate_sys::reactor::watch;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -18,7 +19,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) fn read(into: &mut JoinSet<()>) -> io::Result<mpsc::Receiver<Bytes>> {
     let (sender, input) = mpsc::channel(8);
     let ours = io::stdin().as_fd().try_clone_to_owned()?;
-    match watch(ours) {
+    match watch(ours, Interest::READABLE) {
         Ok(ours) => {
             into.spawn(follow(ours, sender));
         }
