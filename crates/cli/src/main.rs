@@ -1,6 +1,6 @@
 //! The binary `sandcrate`: arguments, wiring, exit codes.
 //!
-//! The order in `main` is fixed: a launcher is forked, or a hidden role is taken, before any thread, log or argument
+//! The order in `main` is fixed: a launcher is started, or a hidden role is taken, before any thread, log or argument
 //! parser exists.
 
 mod args;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, waitpid};
-use sandcrate_sys::process::{self, Fork, SingleThreaded, exit_now, fork};
+use sandcrate_sys::process::{SingleThreaded, exit_now};
 
 use crate::channel::Channel;
 use crate::message::{Filters, LauncherConfig};
@@ -72,23 +72,6 @@ impl NewLauncher {
         Self::new(child.id().cast_signed(), ours)
     }
 
-    /// As a copy of this process, which takes a fraction of the time: for the first lines of `main`, when there is
-    /// one thread and nothing has been read yet. The copy keeps neither arguments nor environment.
-    pub fn fork() -> io::Result<Self> {
-        let proof = SingleThreaded::prove()?;
-        let (ours, theirs) = Channel::pair()?;
-        match fork(&proof, 0, None)? {
-            Fork::Child(proof) => {
-                drop(ours);
-                match settle(&proof) {
-                    Ok(()) => launcher::run(proof, theirs),
-                    Err(_) => exit_now(1),
-                }
-            }
-            Fork::Parent { pid, .. } => Self::new(pid, ours),
-        }
-    }
-
     fn new(pid: i32, channel: Channel) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
         Ok(Self { channel: Some(channel), process: LauncherProcess(pid) })
@@ -117,15 +100,6 @@ impl LauncherProcess {
     pub fn wait(self) {
         while waitpid(Some(self.0), WaitOptions::empty()).is_err_and(|error| error == Errno::INTR) {}
     }
-}
-
-/// What an exec would have done for a copy of this process.
-fn settle(proof: &SingleThreaded) -> io::Result<()> {
-    process::forget_arguments(proof, LAUNCHER)?;
-    sandcrate_sys::fd::close_stdin_and_stdout()?;
-    sandcrate_sys::signal::unblock_all()?;
-    rustix::process::chdir("/")?;
-    Ok(())
 }
 
 /// The filters of boxes with this network, for [`LauncherRequest::Policy`](crate::message::LauncherRequest::Policy).

@@ -15,14 +15,6 @@ pub fn take_stdin() -> io::Result<OwnedFd> {
     Ok(taken)
 }
 
-/// Replaces standard input and output by /dev/null.
-pub fn close_stdin_and_stdout() -> io::Result<()> {
-    let null = null()?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
-    Ok(())
-}
-
 fn null() -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     Ok(rustix::fs::open("/dev/null", flags, 0.into())?)

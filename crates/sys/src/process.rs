@@ -195,32 +195,6 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Wipes this process's arguments and environment, which /proc shows and which may hold secrets, and calls it `name`.
-/// For a copy that starts a life of its own: from here on it has no arguments and no variables.
-pub fn forget_arguments(_: &SingleThreaded, name: &str) -> io::Result<()> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name may hold spaces and parentheses: fields are counted from the last one, where the third begins
-    // (proc_pid_stat(5)). 48: arg_start, 51: env_end.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<usize>().ok());
-    let here = (&raw const fields).addr();
-    let (start, end) = match (field(48), field(51)) {
-        // Above every frame of the stack.
-        (Some(start), Some(end)) if here < start && start < end => (start, end),
-        _ => return Err(io::Error::other("the kernel does not tell where the arguments are")),
-    };
-    let place = std::ptr::with_exposed_provenance_mut::<u8>(start);
-    // SAFETY: the kernel put the strings of execve there, on our own stack, above all frames, without a gap. The C
-    // library and std hold plain pointers to them, no references, and find terminated, empty strings from now on.
-    let strings = unsafe { std::slice::from_raw_parts_mut(place, end - start) };
-    strings.fill(0);
-    // The last byte stays: they are terminated.
-    for (byte, shown) in strings[..end - start - 1].iter_mut().zip(name.bytes()) {
-        *byte = shown;
-    }
-    Ok(())
-}
-
 /// A child that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
