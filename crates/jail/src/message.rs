@@ -51,6 +51,7 @@ pub type ConfineReply = Result<(), Failure>;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Filters {
     pub init: Vec<FilterInstruction>,
+    /// Above that of init; nothing by itself.
     pub command: Vec<FilterInstruction>,
 }
 

@@ -14,7 +14,7 @@ use sandcrate_sys::process::{SingleThreaded, exit_now};
 use crate::channel::Channel;
 use crate::message::{Filters, LauncherConfig};
 use crate::plan::NetworkMode;
-use crate::seccomp::{Instruction, Network, PolicyError, command_filter, init_filter};
+use crate::seccomp::{Instruction, Network, PolicyError, box_filters};
 use crate::{guest, launcher};
 
 /// Not a word a person types; the whole argument list of a launcher.
@@ -111,5 +111,6 @@ pub fn compile_policy(network: NetworkMode) -> Result<Filters, PolicyError> {
     let plain = |program: Vec<Instruction>| {
         program.iter().map(|step| (step.code, step.jt, step.jf, step.k)).collect()
     };
-    Ok(Filters { init: plain(init_filter(network)?), command: plain(command_filter(network)?) })
+    let filters = box_filters(network)?;
+    Ok(Filters { init: plain(filters.init), command: plain(filters.command) })
 }

@@ -51,6 +51,7 @@ pub(crate) struct Inheritance {
 #[derive(Debug)]
 pub(crate) struct Filters {
     pub(crate) init: Vec<Instruction>,
+    /// Above that of init; nothing by itself.
     pub(crate) command: Vec<Instruction>,
 }
 

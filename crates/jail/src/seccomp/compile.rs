@@ -40,9 +40,36 @@ const DATA_ARGS: u32 = 16;
 
 /// Compiles a policy for a box with these features.
 pub fn compile(policy: &Policy, features: Features) -> Result<Vec<Instruction>, PolicyError> {
-    let ranges = ranges(policy, features);
+    assemble(policy, &ranges(|name| rule(policy, features, name)))
+}
+
+/// Compiles what is left to refuse where the filter of `below` holds already, which must allow whatever `policy` does:
+/// both together then decide as `policy` alone, since of two filters the stricter counts, and of two errors that of
+/// the filter loaded last. A fraction of the whole, and so is the time to load it.
+pub fn compile_above(
+    policy: &Policy,
+    below: &Policy,
+    features: Features,
+) -> Result<Vec<Instruction>, PolicyError> {
+    let settled = Verdict::always(Action::Allow);
+    let left = |name: Option<&str>| {
+        let wanted = rule(policy, features, name);
+        if rule(below, features, name) == wanted { settled.clone() } else { wanted }
+    };
+    assemble(policy, &ranges(left))
+}
+
+/// What a policy says of a call; of no call: of numbers that are not in the table.
+fn rule(policy: &Policy, features: Features, name: Option<&str>) -> Verdict {
+    let refusal = if name.is_some() { policy.default } else { policy.unknown };
+    name.and_then(|name| policy.verdict(features, name))
+        .cloned()
+        .unwrap_or_else(|| Verdict::always(Action::Refuse(refusal)))
+}
+
+fn assemble(policy: &Policy, ranges: &[Range]) -> Result<Vec<Instruction>, PolicyError> {
     let mut program = Program::default();
-    let search = program.search(&spans(&ranges));
+    let search = program.search(&spans(ranges));
     program.fall_into(search);
     let native = program.push(LOAD, DATA_NUMBER);
     let foreign = program.ret(RET_KILL_PROCESS);
@@ -63,27 +90,25 @@ struct Range {
 }
 
 /// All numbers, as the fewest ranges of equal verdicts.
-fn ranges(policy: &Policy, features: Features) -> Vec<Range> {
+fn ranges(verdict: impl Fn(Option<&str>) -> Verdict) -> Vec<Range> {
     let known: BTreeMap<u32, &str> =
         table::CALLS.iter().filter_map(|call| Some((call.number?, call.name))).collect();
-    let unknown = Verdict::always(Action::Refuse(policy.unknown));
-    let default = Verdict::always(Action::Refuse(policy.default));
     let mut ranges: Vec<Range> = Vec::new();
-    let mut add = |start, verdict: &Verdict| {
-        if ranges.last().is_none_or(|last| last.verdict != *verdict) {
-            ranges.push(Range { start, verdict: verdict.clone() });
+    let mut add = |start, verdict: Verdict| {
+        if ranges.last().is_none_or(|last| last.verdict != verdict) {
+            ranges.push(Range { start, verdict });
         }
     };
     let mut next = 0;
     for (number, name) in known {
         if number > next {
-            add(next, &unknown);
+            add(next, verdict(None));
         }
-        add(number, policy.verdict(features, name).unwrap_or(&default));
+        add(number, verdict(Some(name)));
         next = number + 1;
     }
-    add(next, &unknown);
-    add(table::FOREIGN_ABI, &Verdict::always(Action::Refuse(Errno::NOT_IMPLEMENTED)));
+    add(next, verdict(None));
+    add(table::FOREIGN_ABI, Verdict::always(Action::Refuse(Errno::NOT_IMPLEMENTED)));
     ranges
 }
 

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::table;
 use super::{
-    Action, Features, Instruction, MAX_INSTRUCTIONS, Network, Policy, command_filter, command_policy,
-    compile, init_filter, init_policy,
+    Action, BoxFilters, Features, Instruction, MAX_INSTRUCTIONS, Network, Policy, box_filters,
+    command_filter, command_policy, compile, init_policy,
 };
 
 const KILL: u32 = 0x8000_0000;
@@ -72,6 +72,13 @@ static COMPILED: LazyLock<Vec<(Policy, Features, Vec<Instruction>)>> = LazyLock:
         .collect()
 });
 
+static COMMAND: LazyLock<Policy> = LazyLock::new(|| command_policy().unwrap());
+
+/// What boxes load, by the network.
+static LOADED: LazyLock<Vec<(Features, BoxFilters)>> = LazyLock::new(|| {
+    features().map(|features| (features, box_filters(features.network).unwrap())).into_iter().collect()
+});
+
 #[track_caller]
 fn assert_agrees(policy: &Policy, features: Features, number: u32, args: &[u64; 6]) {
     let filter = compile(policy, features).unwrap();
@@ -118,10 +125,43 @@ fn x32_is_not_implemented_whatever_a_policy_says_of_unknown_numbers() {
     }
 }
 
+/// What the kernel makes of a command's two filters: the stricter answer, and of equal actions that of the one loaded
+/// last.
+fn stack(filters: &BoxFilters, number: u32, args: &[u64; 6]) -> u32 {
+    let ask = |filter| run(filter, table::AUDIT_ARCH, number, args).0;
+    let (last, first) = (ask(&filters.command), ask(&filters.init));
+    let strictness = |answer: u32| (answer & 0xffff_0000).cast_signed();
+    if strictness(first) < strictness(last) { first } else { last }
+}
+
+#[test]
+fn a_command_above_its_init_is_held_to_the_whole_policy() {
+    for (features, filters) in LOADED.iter() {
+        let edges = [0x3fff_ffff, 0x4000_0000, 0x4000_0001, 0x7fff_ffff, 0x8000_0000, u32::MAX];
+        for number in (0..2000).chain(edges) {
+            for args in [[0; 6], [u64::MAX; 6], [1; 6]] {
+                let expected = answer(COMMAND.decide(*features, number, &args));
+                assert_eq!(stack(filters, number, &args), expected, "{number} {args:x?}");
+            }
+        }
+        let foreign = run(&filters.command, table::AUDIT_ARCH ^ 0x89, 0, &[0; 6]).0;
+        assert_eq!(foreign, KILL, "numbers mean other calls there");
+    }
+}
+
+/// It is loaded for every command, in the time a caller waits.
+#[test]
+fn what_a_command_loads_is_short() {
+    for network in [Network::Off, Network::On] {
+        let length = box_filters(network).unwrap().command.len();
+        assert!(length <= 20, "{length} instructions");
+    }
+}
+
 #[test]
 fn filters_stay_small_and_shallow() {
     for network in [Network::Off, Network::On] {
-        for filter in [command_filter(network).unwrap(), init_filter(network).unwrap()] {
+        for filter in [command_filter(network).unwrap(), box_filters(network).unwrap().init] {
             // The load time is mostly this length; the budget has room for a dozen rules.
             assert!(filter.len() < 240, "{} instructions", filter.len());
             for number in 0..500 {
@@ -238,6 +278,12 @@ proptest! {
                 let expected = answer(policy.decide(*features, *number, args));
                 let (got, _) = run(filter, table::AUDIT_ARCH, *number, args);
                 prop_assert_eq!(got, expected, "{} {:x?}", number, args);
+            }
+        }
+        for (features, filters) in LOADED.iter() {
+            for (number, args) in &calls {
+                let expected = answer(COMMAND.decide(*features, *number, args));
+                prop_assert_eq!(stack(filters, *number, args), expected, "{} {:x?}", number, args);
             }
         }
     }

@@ -15,7 +15,7 @@ mod kafel;
 mod policy;
 mod table;
 
-pub use compile::{MAX_INSTRUCTIONS, compile};
+pub use compile::{MAX_INSTRUCTIONS, compile, compile_above};
 pub use kafel::kafel;
 pub use policy::{Action, Errno, Features, Network, Policy, PolicyError};
 pub use sandcrate_sys::seccomp::Instruction;
@@ -51,16 +51,26 @@ pub fn init_policy() -> Result<Policy, PolicyError> {
     Policy::parse("init", INIT, &[command_policy()?])
 }
 
-/// The filter a command loads between clone and exec.
-///
-/// Reading and compiling the policy takes about a millisecond: do it once.
+/// The filter of a command that inherits none.
 pub fn command_filter(network: Network) -> Result<Vec<Instruction>, PolicyError> {
     compile(&command_policy()?, Features { network })
 }
 
-/// The filter PID 1 of a box loads before it serves.
-pub fn init_filter(network: Network) -> Result<Vec<Instruction>, PolicyError> {
-    compile(&init_policy()?, Features { network })
+/// The filters of a box.
+#[derive(Debug)]
+pub struct BoxFilters {
+    /// PID 1 loads it before it serves.
+    pub init: Vec<Instruction>,
+    /// A command loads it between clone and exec, above the one it has from init: it refuses what that leaves open.
+    pub command: Vec<Instruction>,
+}
+
+/// Reading and compiling the policies takes about a millisecond: do it once.
+pub fn box_filters(network: Network) -> Result<BoxFilters, PolicyError> {
+    let command = [command_policy()?];
+    let init = Policy::parse("init", INIT, &command)?;
+    let features = Features { network };
+    Ok(BoxFilters { init: compile(&init, features)?, command: compile_above(&command[0], &init, features)? })
 }
 
 #[cfg(test)]
