@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// A tree that still grows after so many looks is left to the next kill.
 const PASSES: u32 = 200;
@@ -16,6 +16,13 @@ struct Seen {
     parent: i32,
     session: i32,
     ended: bool,
+}
+
+/// Whether this process has any, ended ones that nobody waited for included. To whom orphans fall, all that live below it
+/// are known by this.
+pub(crate) fn has_children() -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, look), Err(rustix::io::Errno::CHILD))
 }
 
 /// Every process of the box.

@@ -18,6 +18,7 @@ pub mod quota;
 #[cfg(feature = "reactor")]
 pub mod reactor;
 pub mod seccomp;
+pub mod shared_spawn;
 pub mod signal;
 pub mod tun;
 

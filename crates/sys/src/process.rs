@@ -25,10 +25,16 @@ impl SingleThreaded {
             Err(io::Error::other(format!("the process has {threads} threads, it must have one")))
         }
     }
+
+    /// Test harnesses have threads; for what does not depend on there being none.
+    #[cfg(test)]
+    pub(crate) fn assumed() -> Self {
+        Self(())
+    }
 }
 
 /// linux/sched.h; libc's constant is too narrow for it.
-const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Which side of a fork this is.
 #[derive(Debug)]
@@ -235,6 +241,15 @@ pub fn reap() -> io::Result<Option<Ended>> {
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The most memory this process ever had.
+pub fn own_peak_rss() -> io::Result<u64> {
+    // SAFETY: rusage is plain data, for which all zeroes is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live local of the right type; the kernel writes it and does not keep it.
+    check(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }.into())?;
+    Ok((usage.ru_maxrss as u64) * 1024)
 }
 
 fn duration(time: libc::timeval) -> Duration {

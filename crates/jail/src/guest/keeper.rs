@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
 use sandcrate_sys::process::{Ended, Fork, SingleThreaded, WaitStatus, exit_now, fork, reap};
 
 use crate::channel::Channel;
-use crate::init::command::{Never, Stdio, arguments, connect, exec};
+use crate::init::command::{Never, Program, Stdio, connect};
 use crate::init::path_walk::enter_directory;
 use crate::message::{EndStatus, Failure, InitReply, ProcessEnd, StartCommand, Step};
+use crate::tree;
 
 /// Commands are the first to go when the box is out of memory.
 const OOM_SCORE: &str = "500";
@@ -107,8 +107,7 @@ pub(super) fn keep(
                 tell(reports, Report::Ended { keeper, ended: end_of(&ended) });
             }
         }
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if matches!(waitid(WaitId::All, look), Err(rustix::io::Errno::CHILD)) {
+        if !tree::has_children() {
             exit_now(0);
         }
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
@@ -163,9 +162,10 @@ fn try_become(id: u32, command: &StartCommand, stdio: &Stdio) -> Result<Never, F
         .and_then(|mut file| file.write_all(OOM_SCORE.as_bytes()));
     enter_directory(&command.cwd)
         .step_with(|| format!("entering {}", String::from_utf8_lossy(&command.cwd)))?;
-    let (argv, env) = arguments(id, command)?;
+    let program = Program::new(id, command)?;
+    program.place_script(command)?;
     sandcrate_sys::signal::unblock_all().step("unblocking signals")?;
-    exec(&argv, &env)
+    program.exec()
 }
 
 /// Reads every report that is there.

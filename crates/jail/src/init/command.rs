@@ -5,20 +5,19 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::process::DumpableBehavior;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::thread::CapabilitySet;
-use sandcrate_sys::process::{ArgList, execve, exit_now};
+use sandcrate_sys::process::{ArgList, execve};
 use sandcrate_sys::seccomp::Instruction;
 
-use super::oom_score;
 use super::path_walk::enter_directory;
-use crate::channel::Channel;
 use crate::identity::{IdMapping, become_ids};
-use crate::message::{Failure, InitReply, StartCommand, Step};
+use crate::message::{Failure, StartCommand, Step};
 use crate::privileges;
 
 /// Whose identity a child of init takes.
@@ -45,29 +44,13 @@ pub(crate) fn open_terminal(rows: u16, cols: u16) -> io::Result<(OwnedFd, OwnedF
     Ok((master, slave))
 }
 
-/// The child's side: becomes the program, or reports why not, and ends.
-pub(super) fn become_program(
-    id: u32,
-    command: &StartCommand,
-    stdio: &Stdio,
-    memory_tasks: Option<BorrowedFd<'_>>,
-    identity: Identity,
-    filter: &[Instruction],
-    control: &Channel,
-) -> ! {
-    let failure = match try_become(id, command, stdio, memory_tasks, identity, filter) {
-        Err(failure) => failure,
-        Ok(never) => match never {},
-    };
-    let _ = control.send(&InitReply::StartFailed { id, failure }, &[]);
-    exit_now(127)
-}
-
 pub(crate) enum Never {}
 
-fn try_become(
-    id: u32,
+/// The child's side: becomes the program, or says why not. It may be in init's own memory: what it holds when it
+/// executes the program must belong to its caller.
+pub(super) fn become_program(
     command: &StartCommand,
+    program: &Program,
     stdio: &Stdio,
     memory_tasks: Option<BorrowedFd<'_>>,
     identity: Identity,
@@ -85,11 +68,11 @@ fn try_become(
     take_identity(identity)?;
     enter_directory(&command.cwd)
         .step_with(|| format!("entering {}", String::from_utf8_lossy(&command.cwd)))?;
-    let (argv, env) = arguments(id, command)?;
+    program.place_script(command)?;
     sandcrate_sys::signal::unblock_all().step("unblocking signals")?;
-    // Last before the exec: the filter refuses much of the above.
+    // Last before the exec: the filter refuses some of the above.
     sandcrate_sys::seccomp::load(filter).step("loading the seccomp filter")?;
-    exec(&argv, &env)
+    program.exec()
 }
 
 pub(crate) fn connect(stdio: &Stdio) -> io::Result<()> {
@@ -108,32 +91,90 @@ pub(crate) fn connect(stdio: &Stdio) -> io::Result<()> {
 /// Becomes the box's user without any capability.
 pub(super) fn take_identity(identity: Identity) -> Result<(), Failure> {
     if !identity.mapping.is_rootless() {
-        // /proc/self belongs to us only while we are dumpable. Nobody can use that: we still have init's id,
-        // which no command has.
-        rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).step("opening /proc/self")?;
-        let adjusted = File::options()
-            .write(true)
-            .open("/proc/self/oom_score_adj")
-            .and_then(|mut file| file.write_all(oom_score::RAISED.to_string().as_bytes()));
-        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).step("closing /proc/self")?;
-        adjusted.step("setting the OOM score")?;
         become_ids(identity.user, identity.user).step("becoming the box's user")?;
+        // The memory may be init's, and a change of ids sets this as the host has it.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).step("closing to tracers")?;
     }
     privileges::set_only(CapabilitySet::empty()).step("dropping capabilities")
 }
 
-pub(crate) fn arguments(id: u32, command: &StartCommand) -> Result<(ArgList, ArgList), Failure> {
-    let mut argv = command.argv.clone();
-    if let Some(script) = &command.script {
-        let path = script_path(id);
-        write_script(&path, script).step("writing the command to a file")?;
-        argv.push(path.into_bytes());
+/// A program with its arguments and variables, and where it may lie.
+#[derive(Debug)]
+pub(crate) struct Program {
+    argv: ArgList,
+    env: ArgList,
+    /// In the directories of its PATH; none for a name with a slash, which is where it lies.
+    candidates: Vec<CString>,
+    script: Option<String>,
+}
+
+impl Program {
+    pub(crate) fn new(id: u32, command: &StartCommand) -> Result<Self, Failure> {
+        let script = command.script.is_some().then(|| script_path(id));
+        let argv = command.argv.iter().cloned().chain(script.clone().map(String::into_bytes));
+        let list = |strings: &mut dyn Iterator<Item = Vec<u8>>| -> Result<ArgList, Failure> {
+            let strings = strings.map(CString::new).collect::<Result<_, _>>();
+            Ok(ArgList::new(strings.map_err(io::Error::other).step("an argument with a NUL byte")?))
+        };
+        let (argv, env) = (list(&mut argv.into_iter())?, list(&mut command.env.iter().cloned())?);
+        let candidates = candidates(argv.strings()[0].as_bytes(), &env);
+        Ok(Self { argv, env, candidates, script })
     }
-    let list = |strings: Vec<Vec<u8>>| -> Result<ArgList, Failure> {
-        let strings = strings.into_iter().map(CString::new).collect::<Result<_, _>>();
-        Ok(ArgList::new(strings.map_err(io::Error::other).step("an argument with a NUL byte")?))
-    };
-    Ok((list(argv)?, list(command.env.clone())?))
+
+    /// Whether it may lie below one of these directories, as far as its name tells.
+    pub(super) fn may_lie_below(&self, places: &[String]) -> bool {
+        let name = &self.argv.strings()[0];
+        let below = |path: &CString| {
+            let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+            // A relative one starts in a directory that may be anywhere.
+            places.iter().any(|place| path.is_relative() || path.starts_with(place))
+        };
+        if self.candidates.is_empty() { below(name) } else { self.candidates.iter().any(below) }
+    }
+
+    /// With the identity of whoever is to read it.
+    pub(crate) fn place_script(&self, command: &StartCommand) -> Result<(), Failure> {
+        match (&self.script, &command.script) {
+            (Some(path), Some(text)) => write_script(path, text).step("writing the command to a file"),
+            _ => Ok(()),
+        }
+    }
+
+    /// As execvp(3) does: a name without a slash is looked for along the program's own PATH.
+    pub(crate) fn exec(&self) -> Result<Never, Failure> {
+        let Self { argv, env, candidates, .. } = self;
+        let name = &argv.strings()[0];
+        if name.as_bytes().contains(&b'/') {
+            return Err(execve(name, argv, env)).step_with(|| execution_step(name.as_bytes()));
+        }
+        let mut last = io::Error::from_raw_os_error(libc::ENOENT);
+        for candidate in candidates {
+            // A failed execve costs twenty times as much as a look.
+            if rustix::fs::access(candidate, rustix::fs::Access::EXISTS).is_err() {
+                continue;
+            }
+            let error = execve(candidate, argv, env);
+            match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => {}
+                // Remembered, but a later directory may have one that can be executed.
+                Some(libc::EACCES) => last = error,
+                _ => return Err(error).step_with(|| execution_step(candidate.as_bytes())),
+            }
+        }
+        Err(last).step_with(|| execution_step(name.as_bytes()))
+    }
+}
+
+fn candidates(name: &[u8], env: &ArgList) -> Vec<CString> {
+    if name.contains(&b'/') {
+        return Vec::new();
+    }
+    let path = env.strings().iter().find_map(|variable| variable.as_bytes().strip_prefix(b"PATH="));
+    let directories = path.unwrap_or(b"/usr/local/bin:/usr/bin:/bin").split(|byte| *byte == b':');
+    directories
+        .map(|directory| if directory.is_empty() { b"." } else { directory })
+        .filter_map(|directory| CString::new([directory, b"/", name].concat()).ok())
+        .collect()
 }
 
 /// Where a command too long for an argument lies while it runs.
@@ -146,37 +187,48 @@ fn write_script(path: &str, script: &[u8]) -> io::Result<()> {
     File::from(openat(CWD, path, flags, Mode::from_raw_mode(0o600))?).write_all(script)
 }
 
-/// As execvp(3) does: a name without a slash is looked for along the program's own PATH.
-pub(crate) fn exec(argv: &ArgList, env: &ArgList) -> Result<Never, Failure> {
-    let program = argv.strings()[0].as_bytes();
-    if program.contains(&b'/') {
-        let error = execve(&argv.strings()[0], argv, env);
-        return Err(error).step_with(|| execution_step(program));
-    }
-    let path = env.strings().iter().find_map(|variable| variable.as_bytes().strip_prefix(b"PATH="));
-    let mut last = io::Error::from_raw_os_error(libc::ENOENT);
-    for directory in path.unwrap_or(b"/usr/local/bin:/usr/bin:/bin").split(|byte| *byte == b':') {
-        let directory: &[u8] = if directory.is_empty() { b"." } else { directory };
-        let candidate = [directory, b"/", program].concat();
-        let Ok(candidate) = CString::new(candidate) else { continue };
-        // A failed execve costs twenty times as much as a look.
-        if rustix::fs::access(&candidate, rustix::fs::Access::EXISTS).is_err() {
-            continue;
-        }
-        let error = execve(&candidate, argv, env);
-        match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENOTDIR) => {}
-            // Remembered, but a later directory may have one that can be executed.
-            Some(libc::EACCES) => last = error,
-            _ => return Err(error).step_with(|| execution_step(candidate.as_bytes())),
-        }
-    }
-    Err(last).step_with(|| execution_step(program))
-}
-
 fn execution_step(program: &[u8]) -> String {
     format!("{EXECUTING}{}", OsStr::from_bytes(program).to_string_lossy())
 }
 
 /// How a failure to execute the program itself begins; the daemon tells it from failures of ours.
 pub const EXECUTING: &str = "executing ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(argv: &[&str], path: &str) -> Program {
+        let command = StartCommand {
+            argv: argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            env: vec![format!("PATH={path}").into_bytes()],
+            cwd: b"/".to_vec(),
+            terminal: None,
+            script: None,
+        };
+        Program::new(1, &command).unwrap()
+    }
+
+    #[test]
+    fn a_program_may_lie_where_its_name_or_its_path_says() {
+        let places = ["/workspace".to_owned(), "/opt/tools".to_owned()];
+        for (argv, path, below) in [
+            ("/bin/sh", "/workspace/bin", false),
+            ("/workspace/run", "/usr/bin", true),
+            ("/workspaces/run", "/usr/bin", false),
+            ("./run", "/usr/bin", true),
+            ("run", "/usr/bin:/bin", false),
+            ("run", "/usr/bin:/opt/tools", true),
+            ("run", "/usr/bin:", true),
+        ] {
+            assert_eq!(program(&[argv], path).may_lie_below(&places), below, "{argv} with {path}");
+            assert!(!program(&[argv], path).may_lie_below(&[]), "{argv}: nothing is shared");
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_slash_has_a_candidate_in_every_directory() {
+        let found = program(&["x"], "/a::/b").candidates;
+        assert_eq!(found, [c"/a/x".to_owned(), c"./x".to_owned(), c"/b/x".to_owned()]);
+    }
+}

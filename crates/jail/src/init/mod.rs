@@ -26,7 +26,7 @@ use sandcrate_sys::seccomp::Instruction;
 use crate::channel::Channel;
 use crate::identity::IdMapping;
 use crate::message::{Failure, InitReply, InitRequest, Step};
-use crate::plan::{NetworkMode, Plan};
+use crate::plan::{MountSource, NetworkMode, Plan, PlannedMount};
 use crate::template::Template;
 
 /// What the launcher leaves its child.
@@ -93,8 +93,7 @@ fn live(
     if network.has_own_namespace() && !has_loopback {
         sandcrate_sys::loopback::bring_up().step("bringing up loopback")?;
     }
-    let oom_score = mapping.is_rootless().then(oom_score::OomScore::open).transpose();
-    let oom_score = oom_score.step("opening the OOM score")?;
+    let oom_score = oom_score::OomScore::open().step("opening the OOM score")?;
     let plan = match control.recv::<InitRequest>().step("waiting for a session")? {
         Some((InitRequest::Configure { plan }, mounts)) => {
             let filters = chosen(filters, network, &plan)?;
@@ -107,11 +106,13 @@ fn live(
         // A prepared box that nobody claimed.
         _ => return Ok(()),
     };
-    let command = &chosen(filters, network, &plan)?.command;
-    let user = plan.user;
+    let filter = &chosen(filters, network, &plan)?.command;
+    let identity = command::Identity { mapping, user: plan.user };
+    let shared = |mount: &&PlannedMount| matches!(mount.source, MountSource::Requested { .. });
+    let shared_places = plan.mounts.iter().filter(shared).map(|mount| mount.target.clone()).collect();
     // Of no use any more, and boxes live long.
     drop(plan);
-    serve::serve(proof, control, run_directory, oom_score, mapping, user, command)
+    serve::serve(proof, control, run_directory, oom_score, identity, shared_places, filter)
 }
 
 /// The filters of the plan's network. Which namespace the box is in was decided when it was cloned, so a plan for

@@ -1,14 +1,15 @@
-//! The OOM score of commands where they cannot raise their own.
+//! The OOM score of commands.
 //!
-//! Commands are the first to go when a box is out of memory. Made by root, a command raises its score while it still
-//! has init's id. An ordinary user's commands have init's id for good, and one that opened its /proc/self would be
-//! open to the others: there init raises its own score for the moment of the fork, and the command inherits it.
+//! Commands are the first to go when a box is out of memory. A command would have to be open to tracers to raise its own
+//! score, so init raises its own for the moment of the fork, and the command inherits it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 
+use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
+
 /// Of commands.
-pub(super) const RAISED: i32 = 500;
+const RAISED: i32 = 500;
 
 #[derive(Debug)]
 pub(super) struct OomScore {
@@ -18,9 +19,17 @@ pub(super) struct OomScore {
 }
 
 impl OomScore {
-    /// Possible only until init closes itself to tracers: then its /proc/self is not its own any more.
+    /// For as long as nothing else runs in the box: what the file belongs to us by also lets others look into us.
     pub(super) fn open() -> io::Result<Self> {
-        let mut file = File::options().read(true).write(true).open("/proc/self/oom_score_adj")?;
+        let open = || File::options().read(true).write(true).open("/proc/self/oom_score_adj");
+        let mut file = if dumpable_behavior()? == DumpableBehavior::Dumpable {
+            open()?
+        } else {
+            set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+            let opened = open();
+            set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+            opened?
+        };
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         let own = text.trim().parse::<i32>().map_err(io::Error::other)?;
@@ -32,9 +41,9 @@ impl OomScore {
         self.set(self.own.max(RAISED))
     }
 
-    /// After it, in init only.
-    pub(super) fn lower(&self) -> io::Result<()> {
-        self.set(self.own)
+    /// After it, for init alone. A command has what it inherited, whatever becomes of this.
+    pub(super) fn lower(&self) {
+        let _ = self.set(self.own);
     }
 
     fn set(&self, score: i32) -> io::Result<()> {

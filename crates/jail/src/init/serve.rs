@@ -1,20 +1,24 @@
-//! The second life of PID 1: start, signal, kill and reap, one request at a time, never waiting for any of them.
+//! The second life of PID 1: start, signal, kill and reap, one request at a time, never waiting for what others could
+//! hold up.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use sandcrate_sys::process::{Ended, Fork, SingleThreaded, WaitStatus, fork, kill_everyone_else, reap};
+use sandcrate_sys::process::{
+    Ended, Fork, SingleThreaded, WaitStatus, exit_now, fork, kill_everyone_else, own_peak_rss, reap,
+};
 use sandcrate_sys::seccomp::Instruction;
+use sandcrate_sys::shared_spawn;
 
-use super::command::{Identity, Stdio, become_program, open_terminal, script_path};
+use super::command::{Identity, Never, Program, Stdio, become_program, open_terminal, script_path};
 use super::files;
 use super::oom_score::OomScore;
 use crate::cgroup::{CommandCgroup, CpuTime};
 use crate::channel::Channel;
-use crate::identity::IdMapping;
 use crate::message::{
     EndStatus, Failure, FileOperation, InitReply, InitRequest, ProcessEnd, StartCommand, Step,
 };
@@ -27,13 +31,18 @@ const IDLE_CGROUPS: usize = 4;
 /// takes up to a fifth longer: commands that follow each other closely must not feel it, a person does not.
 const REST: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
+/// An init that once took a long message has a peak that no later command should be charged with.
+const SMALL: u64 = 8 << 20;
+
 struct Init<'a> {
     proof: SingleThreaded,
     control: Channel,
     run_directory: Option<OwnedFd>,
-    oom_score: Option<OomScore>,
+    oom_score: OomScore,
     identity: Identity,
     filter: &'a [Instruction],
+    /// Where directories of the host are mounted.
+    shared_places: Vec<String>,
     /// By pid.
     children: HashMap<i32, Child>,
     idle: Vec<(CommandCgroup, CpuTime)>,
@@ -72,16 +81,15 @@ pub(super) fn serve(
     proof: SingleThreaded,
     control: Channel,
     run_directory: Option<OwnedFd>,
-    oom_score: Option<OomScore>,
-    mapping: IdMapping,
-    user: u32,
+    oom_score: OomScore,
+    identity: Identity,
+    shared_places: Vec<String>,
     filter: &[Instruction],
 ) -> Result<(), Failure> {
     sandcrate_sys::signal::block_all().step("blocking signals")?;
     // Inherited by every command.
     sandcrate_sys::signal::reset_dispositions().step("resetting signals")?;
     let signals = sandcrate_sys::fd::child_signals().step("watching children")?;
-    let identity = Identity { mapping, user };
     let mut init = Init {
         proof,
         control,
@@ -89,6 +97,7 @@ pub(super) fn serve(
         oom_score,
         identity,
         filter,
+        shared_places,
         children: HashMap::new(),
         idle: Vec::new(),
         lingering: Vec::new(),
@@ -162,6 +171,7 @@ impl Init<'_> {
         memory_bytes: Option<u64>,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Failure> {
+        let program = Program::new(id, command)?;
         let mut fds = fds.into_iter();
         let mut master = None;
         let stdio = if let Some((rows, cols)) = command.terminal {
@@ -180,19 +190,12 @@ impl Init<'_> {
             Some(bytes) => Some(self.bounded_cgroup(bytes)?),
             None => self.command_cgroup()?,
         };
-        if let Some(score) = &self.oom_score {
-            score.raise().step("setting the OOM score")?;
-        }
-        let forked = fork(&self.proof, 0, cgroup.as_ref().map(|(cgroup, _)| cgroup.dir()));
-        if let (Some(score), Ok(Fork::Parent { .. }) | Err(_)) = (&self.oom_score, &forked) {
-            score.lower().step("setting the OOM score")?;
-        }
-        match forked {
-            Ok(Fork::Child(_)) => {
-                let joined = memory_tasks.as_ref().map(AsFd::as_fd);
-                become_program(id, command, &stdio, joined, self.identity, self.filter, &self.control)
-            }
-            Ok(Fork::Parent { pid, .. }) => {
+        let become_it = || {
+            let joined = memory_tasks.as_ref().map(AsFd::as_fd);
+            become_program(command, &program, &stdio, joined, self.identity, self.filter)
+        };
+        match self.spawn(id, cgroup.as_ref().map(|(cgroup, _)| cgroup.dir()), &program, become_it) {
+            Ok(pid) => {
                 let task = Task::Command {
                     cgroup,
                     script: command.script.is_some(),
@@ -214,6 +217,58 @@ impl Init<'_> {
                 Err(error).step("starting a process")
             }
         }
+    }
+
+    /// A child that becomes a program, or reports why not and ends. Either it borrows our memory, and we wait until it is
+    /// another's, or it has a copy.
+    fn spawn(
+        &self,
+        id: u32,
+        cgroup: Option<BorrowedFd<'_>>,
+        program: &Program,
+        become_it: impl FnOnce() -> Result<Never, Failure>,
+    ) -> io::Result<i32> {
+        let report = |result| {
+            let Err(failure) = result;
+            self.reply(&InitReply::StartFailed { id, failure });
+        };
+        if self.may_lend_memory_to(program) {
+            self.oom_score.raise()?;
+            let spawned = shared_spawn::spawn(&self.proof, cgroup, || {
+                // Ours: the child has its own by now, and may take its time.
+                self.oom_score.lower();
+                become_it()
+            });
+            let (pid, left) = spawned.inspect_err(|_| self.oom_score.lower())?;
+            left.into_iter().for_each(report);
+            return Ok(pid);
+        }
+        match self.fork(cgroup)? {
+            Fork::Child(_) => {
+                report(become_it());
+                exit_now(127)
+            }
+            Fork::Parent { pid, .. } => Ok(pid),
+        }
+    }
+
+    /// Whether nobody could hold the child up on its way, and us with it: who lives in the box could stop or kill it, and
+    /// who shares a directory of the host could keep it from a program there. And our own peak becomes the program's.
+    fn may_lend_memory_to(&self, program: &Program) -> bool {
+        shared_spawn::AVAILABLE
+            && !tree::has_children()
+            && !program.may_lie_below(&self.shared_places)
+            && own_peak_rss().is_ok_and(|bytes| bytes < SMALL)
+    }
+
+    /// What is made here goes before init when the box is out of memory.
+    fn fork(&self, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Fork> {
+        self.oom_score.raise()?;
+        let forked = fork(&self.proof, 0, cgroup);
+        if !matches!(forked, Ok(Fork::Child(_))) {
+            self.oom_score.lower();
+        }
+        forked
     }
 
     /// An empty cgroup, and the CPU time it has seen.
@@ -246,7 +301,7 @@ impl Init<'_> {
     /// File operations run in a process of their own, with the box's identity: a slow or hostile file system
     /// holds up nobody else.
     fn start_worker(&mut self, id: u32, operation: &FileOperation, data: Option<OwnedFd>) {
-        match fork(&self.proof, 0, None) {
+        match self.fork(None) {
             Ok(Fork::Child(_)) => files::work(id, operation, data, self.identity, self.filter, &self.control),
             Ok(Fork::Parent { pid, .. }) => {
                 self.children.insert(pid, Child { id, task: Task::Worker });

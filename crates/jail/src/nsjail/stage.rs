@@ -8,7 +8,7 @@ use sandcrate_sys::process::{SingleThreaded, exit_now};
 
 use super::{StageOrder, StageTask, findings};
 use crate::channel::Channel;
-use crate::init::command::{Never, Stdio, arguments, connect, exec, open_terminal};
+use crate::init::command::{Never, Program, Stdio, connect, open_terminal};
 use crate::init::files::perform;
 use crate::init::path_walk::make_directories;
 use crate::message::{Failure, InitReply, StartCommand, Step};
@@ -58,11 +58,12 @@ fn start(id: u32, command: &StartCommand, fds: Vec<OwnedFd>, control: &Channel) 
     connect(&stdio).step("connecting the streams")?;
     sandcrate_sys::fd::close_on_exec_from_3().step("closing descriptors")?;
     enter(&command.cwd).step_with(|| format!("entering {}", String::from_utf8_lossy(&command.cwd)))?;
-    let (argv, env) = arguments(id, command)?;
+    let program = Program::new(id, command)?;
+    program.place_script(command)?;
     // A server that ignores SIGPIPE would pass that on.
     sandcrate_sys::signal::reset_dispositions().step("resetting signals")?;
     sandcrate_sys::signal::unblock_all().step("unblocking signals")?;
-    exec(&argv, &env)
+    program.exec()
 }
 
 fn streams(id: u32, command: &StartCommand, fds: Vec<OwnedFd>, control: &Channel) -> Result<Stdio, Failure> {

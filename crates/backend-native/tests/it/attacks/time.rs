@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use sandcrate_backend::conformance::Check;
-use sandcrate_backend::{Backend, Collected, ExecRequest, ExitStatus, Mount, MountAccess, RootAccess};
+use sandcrate_backend::{
+    Backend, Collected, ExecEvent, ExecRequest, ExitStatus, Mount, MountAccess, RootAccess,
+};
 
-use super::stage::{AttackBox, Stage, ensure, eventually};
+use super::stage::{AttackBox, PATIENCE, Stage, ensure, eventually};
 use super::{Special, specials};
 use crate::host_state;
 
@@ -15,6 +17,7 @@ pub(super) fn all() -> Vec<Special> {
         tm_02_daemons_go_with_their_session,
         tm_02_daemons_go_with_the_deadline_of_their_command,
         tm_05_a_background_job_lives_as_long_as_its_session,
+        tm_09_who_stops_new_commands_does_not_hold_init_up,
     ]
 }
 
@@ -102,4 +105,28 @@ async fn tm_05_a_background_job_lives_as_long_as_its_session(stage: &Stage) -> C
     let left = host_state::processes_with(&job)?;
     ensure!(left.is_empty(), "{left:?} outlived their session");
     Ok(())
+}
+
+/// A command that is being started has the others' id before it is a program: they can stop it there.
+async fn tm_09_who_stops_new_commands_does_not_hold_init_up(stage: &Stage) -> Check {
+    let _quiet = stage.quiet.read().await;
+    let session = stage.open(RootAccess::ReadOnly).await?;
+    let backend = &stage.backend;
+    let stopper = ExecRequest::shell("echo at work; while :; do kill -STOP -1; done").timeout(PATIENCE * 3);
+    let mut stopper = backend.exec(&session.info.id, stopper).await.map_err(|error| error.to_string())?;
+    ensure!(matches!(stopper.next().await, Some(ExecEvent::Output(..))), "the attack did not begin");
+    for _ in 0..5 {
+        let limit = Duration::from_millis(300);
+        let result = session.run(ExecRequest::argv(["true"]).timeout(limit)).await?;
+        ensure!(
+            result.exit.timed_out || result.exit.status == ExitStatus::Code(0),
+            "a command ended by {:?}",
+            result.exit
+        );
+    }
+    // Its caller is gone, and with him the command.
+    drop(stopper);
+    let usable = || async { Ok(session.is_usable().await.ok()) };
+    eventually("the session is usable again", usable).await?;
+    session.stop().await
 }

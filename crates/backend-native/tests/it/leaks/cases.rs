@@ -63,6 +63,11 @@ pub(super) const ALL: &[Case] = &[
         run: |ground| Box::pin(idle_boxes(ground)),
     },
     Case {
+        name: "commands_leave_nothing_in_their_init",
+        needs_writable_root: false,
+        run: |ground| Box::pin(many_commands(ground)),
+    },
+    Case {
         name: "a_killed_launcher_takes_its_boxes_and_another_follows",
         needs_writable_root: false,
         run: |ground| Box::pin(killed_launcher(ground)),
@@ -193,6 +198,45 @@ async fn idle_boxes(ground: &Ground) -> Check {
         ground.backend.stop(session).await.map_err(|error| chain(&error))?;
     }
     Ok(())
+}
+
+/// What a command is started with is init's until it is a program, and must not stay there.
+async fn many_commands(ground: &Ground) -> Check {
+    const COMMANDS: usize = 300;
+    let spec = fresh_spec()?;
+    let id = spec.id.clone();
+    ground.backend.start(spec).await.map_err(|error| chain(&error))?;
+    // Of the largest init: those of the pool have done nothing yet.
+    let resident = || -> Result<u64, String> {
+        let inits = host_state::children(launcher()?)?;
+        let sizes = inits.into_iter().filter_map(|init| host_state::resident_bytes(init).ok());
+        sizes.max().ok_or_else(|| "there is no init".to_owned())
+    };
+    let run = async |program: &str| {
+        let request = ExecRequest::argv([program, "x"]).env("LONG", "x".repeat(64 << 10));
+        let execution = ground.backend.exec(&id, request).await.map_err(|error| chain(&error))?;
+        execution.collect(4096).await.map_err(|error| chain(&error))
+    };
+    let both = async || -> Check {
+        let result = run("true").await?;
+        ensure!(result.exit.status == ExitStatus::Code(0), "true ended with {:?}", result.exit);
+        let missing = run("no-such-program").await;
+        ensure!(missing.is_err(), "a program that is not there ended with {missing:?}");
+        Ok(())
+    };
+    for _ in 0..10 {
+        both().await?;
+    }
+    let earlier = resident()?;
+    for _ in 0..COMMANDS {
+        both().await?;
+    }
+    let later = resident()?;
+    ensure!(
+        later < earlier + (1 << 20),
+        "init had {earlier} bytes and has {later} after {COMMANDS} commands"
+    );
+    ground.backend.stop(&id).await.map_err(|error| chain(&error))
 }
 
 /// Commands whose caller goes away, and sessions that are stopped under their commands.
