@@ -221,7 +221,10 @@ async fn secrets_are_in_no_argument_list(ground: &Ground) -> Outcome {
 /// B2: an nsjail that cannot confine a command gives an error with its reason, not exit code 255.
 async fn an_nsjail_that_fails_is_no_exit_code(ground: &Ground) -> Outcome {
     let broken = ground.harness.scratch.path().join("broken-nsjail");
-    let real = ground.nsjail.display();
+    // Beside it: where this runs, /tmp is the box's, and the program may lie there.
+    let real = ground.harness.scratch.path().join("real-nsjail");
+    std::fs::copy(&ground.nsjail, &real).map_err(|error| error.to_string())?;
+    let real = real.display();
     // Holds sessions, and fails for commands.
     let script = format!(
         "#!/bin/sh\nif grep -q '^mode: EXECVE' \"$2\"; then echo '[E][x][1] broken on purpose' >&2; exit 255; fi\n\
