@@ -142,19 +142,77 @@ def test_a_server_without_a_network_answers_and_reaches_nothing():
     assert asked == ["/"], "nobody but this test reached the host"
 
 
-def test_a_project_of_ones_own_with_requirements(tmp_path):
-    (tmp_path / "requirements.txt").write_text("mcp==2.3.0\n")
-    (tmp_path / "server.py").write_text(
-        "import anyio\n"
-        "from mcp.server import MCPServer\n"
-        "server = MCPServer('own')\n"
-        "@server.tool()\n"
-        "def add(a: int, b: int) -> int:\n"
-        "    return a + b\n"
-        "server.run('stdio')\n"
-    )
+ADDER = (
+    "from mcp.server import MCPServer\n"
+    "server = MCPServer('own')\n"
+    "@server.tool()\n"
+    "def add(a: int, b: int) -> int:\n"
+    "    return a + b\n"
+)
+SDK = "mcp==2.3.0"
+PYPROJECT = f'[project]\nname = "own"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["{SDK}"]\n'
+BUILT = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
 
+
+def adds(*command, flags=()):
     async def conversation(session):
         return await session.call_tool("add", {"a": 2, "b": 40})
 
-    assert "42" in text_of(talk(wrapped("python3", str(tmp_path / "server.py")), conversation))
+    return text_of(talk(wrapped(*command, flags=flags), conversation)) == "42"
+
+
+def test_a_project_of_ones_own_with_requirements(tmp_path):
+    (tmp_path / "requirements.txt").write_text(f"{SDK}\n")
+    (tmp_path / "server.py").write_text(f"{ADDER}server.run('stdio')\n")
+    assert adds("python3", str(tmp_path / "server.py"))
+
+
+def test_a_project_that_lists_what_it_needs(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    (tmp_path / "server.py").write_text(f"{ADDER}server.run('stdio')\n")
+    assert adds("python3", str(tmp_path / "server.py"))
+
+
+def package(directory, manifest):
+    """A project that is installed as a package, with a program of its own."""
+    (directory / "pyproject.toml").write_text(manifest)
+    (directory / "own").mkdir()
+    (directory / "own/__init__.py").write_text(f"{ADDER}\ndef main():\n    server.run('stdio')\n")
+    (directory / "own/__main__.py").write_text("from own import main\nmain()\n")
+
+
+def test_a_project_that_is_a_package(tmp_path):
+    package(tmp_path, PYPROJECT + BUILT)
+    assert adds("python3", "-m", "own", flags=["--project", str(tmp_path)])
+
+
+def test_a_project_with_a_setup_script(tmp_path):
+    package(tmp_path, BUILT)
+    (tmp_path / "setup.py").write_text(
+        f"from setuptools import setup\nsetup(name='own', packages=['own'], install_requires=['{SDK}'])\n"
+    )
+    assert adds("python3", "-m", "own", flags=["--project", str(tmp_path)])
+
+
+def test_a_project_with_a_lock_by_uv_run(tmp_path):
+    package(tmp_path, PYPROJECT + '[project.scripts]\nown-server = "own:main"\n' + BUILT)
+    subprocess.run(["uv", "lock", "--quiet", "--directory", str(tmp_path)], check=True)
+    assert adds("uv", "--directory", str(tmp_path), "run", "own-server")
+
+
+def test_a_project_of_node(tmp_path):
+    (tmp_path / "package.json").write_text(
+        json.dumps({"name": "own", "type": "module", "dependencies": {"@modelcontextprotocol/sdk": "1.32.2"}})
+    )
+    (tmp_path / "server.js").write_text(
+        "import { Server } from '@modelcontextprotocol/sdk/server/index.js';\n"
+        "import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js';\n"
+        "import { CallToolRequestSchema, ListToolsRequestSchema } from '@modelcontextprotocol/sdk/types.js';\n"
+        "const server = new Server({ name: 'own', version: '1' }, { capabilities: { tools: {} } });\n"
+        "server.setRequestHandler(ListToolsRequestSchema, () =>\n"
+        "  ({ tools: [{ name: 'add', inputSchema: { type: 'object' } }] }));\n"
+        "server.setRequestHandler(CallToolRequestSchema, ({ params: { arguments: { a, b } } }) =>\n"
+        "  ({ content: [{ type: 'text', text: String(a + b) }] }));\n"
+        "await server.connect(new StdioServerTransport());\n"
+    )
+    assert adds("node", str(tmp_path / "server.js"))
