@@ -53,6 +53,8 @@ pub(crate) enum Group {
     Network,
     /// What idle sessions cost
     Idle,
+    /// Commands a second, by the backend and by the server, beside the floor's
+    Rate,
     /// An MCP server in a box, beside the same without
     Mcp,
 }

@@ -104,6 +104,11 @@ fn run_group(options: &Options, group: Group, runtime: &Runtime, floor: &Floor) 
             idle::measure(options, runtime, floor, &mut measured)?;
             targets::judge_idle(&measured)
         }
+        Group::Rate => {
+            let subjects = Servers::find_ours(options, &mut measured)?.start_all()?;
+            throughput::measure(options, runtime, floor, &subjects, &mut measured)?;
+            targets::judge_rate(&measured)
+        }
         Group::Mcp => {
             latency::measure_mcp(options, &mut measured)?;
             targets::judge_mcp(&measured)

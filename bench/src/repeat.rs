@@ -38,6 +38,8 @@ pub(crate) enum What {
     FloorCold,
     /// Over the RPC: a warm exec of `true`
     ServerWarm,
+    /// Over the RPC: warm execs of `true` by 32 clients
+    ServerRate,
     /// Over the RPC: a session made and used once, without a pool
     ServerCold,
     /// Over the RPC: 50 sessions wanted at the same moment
@@ -48,7 +50,14 @@ pub(crate) enum What {
 
 impl What {
     fn is_of_server(self) -> bool {
-        matches!(self, Self::ServerWarm | Self::ServerCold | Self::ServerBurst | Self::ServerBurstPool)
+        matches!(
+            self,
+            Self::ServerWarm
+                | Self::ServerRate
+                | Self::ServerCold
+                | Self::ServerBurst
+                | Self::ServerBurstPool
+        )
     }
 
     fn server(self) -> Server {
@@ -80,7 +89,11 @@ pub(crate) fn run(options: &Options, what: What, runtime: &Runtime, floor: &Floo
         What::FloorWarmStatic => Ok(init.run(Payload::StaticTrue)?),
         What::FloorCold => Ok(floor.cold(Payload::True)?),
         // Not of the backend: see `run_server`.
-        What::ServerWarm | What::ServerCold | What::ServerBurst | What::ServerBurstPool => Ok(Duration::ZERO),
+        What::ServerWarm
+        | What::ServerRate
+        | What::ServerCold
+        | What::ServerBurst
+        | What::ServerBurstPool => Ok(Duration::ZERO),
     };
     repeat(|| Ok(vec![one()?]))?;
     native.close();
@@ -88,16 +101,20 @@ pub(crate) fn run(options: &Options, what: What, runtime: &Runtime, floor: &Floo
 }
 
 fn run_server(options: &Options, what: What) -> anyhow::Result<()> {
-    let subjects = Servers::find(options, &mut Measurements::default())?.start_ours()?;
+    let subjects = Servers::find_ours(options, &mut Measurements::default())?.start_all()?;
     let wanted = |subject: &&Subject| subject.server == what.server();
     let subject = subjects.iter().find(wanted).context("sandcrate is not built")?;
     writeln!(io::stdout(), "the server has the pid {}", subject.pid())?;
-    let mut callers =
-        subject.callers(if what.server() == Server::SandcratePool64 || what == What::ServerBurst {
-            50
-        } else {
-            1
-        })?;
+    let mut callers = subject.callers(match what {
+        What::ServerBurst | What::ServerBurstPool => 50,
+        What::ServerRate => 32,
+        _ => 1,
+    })?;
+    if what == What::ServerRate {
+        let sessions = subject.sessions(&mut callers)?;
+        let rate = subject.rate(&mut callers, &sessions, WINDOW)?;
+        return Ok(writeln!(io::stdout(), "{rate:.0} a second")?);
+    }
     let session = subject.session(&mut callers[0])?;
     repeat(|| match what {
         What::ServerBurst => subject.burst(&mut callers),

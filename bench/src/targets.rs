@@ -83,6 +83,7 @@ impl Verdict {
 
 pub(crate) fn judge(measured: &Measurements) -> Vec<Verdict> {
     let mut verdicts = judge_backend(measured);
+    verdicts.extend(judge_rate(measured));
     verdicts.extend(judge_server(measured));
     verdicts.extend(judge_against_reference(measured));
     verdicts.extend(judge_network(measured));
@@ -127,19 +128,30 @@ fn judge_backend(measured: &Measurements) -> Vec<Verdict> {
         ..below("cold create + first exec, no pool", 2.2, "C", ratio(Row::ColdNoPool, Row::FloorCold))
     };
     let pooled = ratio(Row::ColdPoolFull, Row::FloorCold);
-    let rate = ratio(Row::Rate32, Row::FloorRate32);
     let growth = measured.summary(Row::OutputGrowth).map(|summary| summary.p50);
     let mut verdicts = vec![
         warm(1.6),
         stretch(warm(1.3)),
         cold,
         stretch(below("cold create + first exec, full pool", 1.2, "C", pooled)),
-        above("exec/s, 32 callers, of the floor's rate", 0.60, "floor", rate),
-        stretch(above("exec/s, 32 callers, of the floor's rate", 0.75, "floor", rate)),
     ];
     verdicts.extend(judge_idle(measured));
     verdicts.push(below("RSS growth while output passes", 8.0, "MiB", growth));
     verdicts
+}
+
+/// Commands a second of 32 callers, by the backend and by the server.
+pub(crate) fn judge_rate(measured: &Measurements) -> Vec<Verdict> {
+    let of_floor = |row| measured.ratio(row, Row::FloorRate32);
+    let served = of_floor(Row::Rpc(Figure::Rate32, Server::Sandcrate));
+    let (ours, by_server) =
+        ("exec/s, 32 callers, of the floor's rate", "server: exec/s, 32 clients, of the floor's rate");
+    [(ours, of_floor(Row::Rate32)), (by_server, served)]
+        .into_iter()
+        .flat_map(|(what, rate)| {
+            [above(what, 0.60, "floor", rate), stretch(above(what, 0.75, "floor", rate))]
+        })
+        .collect()
 }
 
 /// Many idle sessions of the backend.
@@ -166,7 +178,6 @@ fn judge_server(measured: &Measurements) -> Vec<Verdict> {
     let prepared = Row::Rpc(Figure::Cold50P99, Server::SandcratePool64);
     let tail = measured.ratio(prepared, Row::FloorCold);
     let usual_tail = measured.ratio(ours(Figure::Cold50P99), Row::FloorCold);
-    let rate = measured.ratio(ours(Figure::Rate32), Row::FloorRate32);
     let slower = measured.ratio(ours(Figure::WarmCrowded), ours(Figure::WarmAlone));
     let (start, idle) = (value(Figure::Start), value(Figure::IdleTree));
     let session = value(Figure::SessionCounted);
@@ -179,8 +190,6 @@ fn judge_server(measured: &Measurements) -> Vec<Verdict> {
         stretch(below("server: cold create + first exec, full pool", 1.4, "C", pooled)),
         beside(floor_tail, below("server: p99 of 50 at once, pool of 64", 20.0, "C", tail)),
         stretch(below("server: p99 of 50 at once, default pool", 20.0, "C", usual_tail)),
-        above("server: exec/s, 32 clients, of the floor's rate", 0.60, "floor", rate),
-        stretch(above("server: exec/s, 32 clients, of the floor's rate", 0.75, "floor", rate)),
         beside(floor_session, below("server: memory of an idle session", 0.45, "MiB", session)),
         stretch(below("server: memory of an idle session", 0.30, "MiB", session)),
         below("server: warm exec with many idle sessions", 1.2, "of that with 1", slower),

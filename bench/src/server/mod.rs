@@ -75,6 +75,15 @@ pub(crate) struct Life {
 impl Servers {
     /// Finds out what can be started; what cannot is noted, with the reason.
     pub(crate) fn find(options: &Options, measured: &mut Measurements) -> anyhow::Result<Self> {
+        let mut servers = Self::find_ours(options, measured)?;
+        if let Err(error) = servers.add_references(measured) {
+            measured.note(format!("LangBot's runtime: absent, {error:#}"));
+        }
+        Ok(servers)
+    }
+
+    /// Our own alone, with pools of all sizes.
+    pub(crate) fn find_ours(options: &Options, measured: &mut Measurements) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut entries = Vec::new();
         match options.sandcrate() {
@@ -96,11 +105,7 @@ impl Servers {
                 measured.note("sandcrate serve: absent, the program is not built; see --sandcrate".to_owned())
             }
         }
-        let mut servers = Self { entries, runtime: Rc::new(runtime) };
-        if let Err(error) = servers.add_references(measured) {
-            measured.note(format!("LangBot's runtime: absent, {error:#}"));
-        }
-        Ok(servers)
+        Ok(Self { entries, runtime: Rc::new(runtime) })
     }
 
     /// LangBot's runtime on each backend on which a first session works, else on none.
@@ -141,12 +146,6 @@ impl Servers {
         let (subject, _) = self.start(entry)?;
         let mut caller = subject.caller()?;
         subject.run(caller.life(&subject.next_id())).map(drop)
-    }
-
-    /// Our own with pools of all sizes.
-    pub(crate) fn start_ours(&self) -> anyhow::Result<Vec<Subject>> {
-        let ours = self.entries.iter().filter(|entry| entry.server.is_ours());
-        ours.map(|entry| Ok(self.start(entry)?.0)).collect()
     }
 
     pub(crate) fn start_all(&self) -> anyhow::Result<Vec<Subject>> {
