@@ -113,6 +113,13 @@ async fn one_command_can_have_less_memory_than_its_box(bench: &Bench) -> Check {
         bounded("head -c 4000000 /dev/zero | tail | wc -c").await.map_err(|error| error.to_string())?;
     ensure_eq!(small.stdout.trim_ascii_end(), b"4000000", "what fits");
     ensure!(small.exit.limits_hit.is_empty(), "what fits reports {:?}", small.exit.limits_hit);
+    // Out of memory before it is a program, which harms it alone.
+    let crowded = ExecRequest::argv(["true"]).memory(512 << 10);
+    let crowded =
+        (0..6).fold(crowded, |request, index| request.env(format!("V{index}"), "x".repeat(100_000)));
+    let crowded = session.outcome(crowded).await;
+    let succeeded = crowded.as_ref().is_ok_and(|result| result.exit.status == ExitStatus::Code(0));
+    ensure!(!succeeded, "600 kB of variables under a bound of 512 KiB gave {crowded:?}");
     ensure_eq!(session.text(HOLD).await?, "80000000", "the next command, which only the box bounds");
     Ok(())
 }
