@@ -269,14 +269,8 @@ fn servers(subject: &Subject) -> anyhow::Result<Vec<Variant<'_>>> {
     let warm = Variant::timed(few(10), of(Figure::Warm), move || subject.run(caller.exec(&session, "true")));
     let (_, mut relay) = subject.echo(&mut subject.caller()?)?;
     let line = "x".repeat(64);
-    let relayed = Variant::timed(10, of(Figure::RelayRoundTrip), move || {
-        subject.run(async {
-            let started = Instant::now();
-            relay.send(&line).await?;
-            ensure!(relay.line().await? == Some(line.len()), "a line came back changed");
-            Ok(started.elapsed())
-        })
-    });
+    let relayed =
+        Variant::timed(10, of(Figure::RelayRoundTrip), move || subject.run(relay.round_trip(&line)));
     let mut variants = vec![ping, warm, cold];
     if subject.server.is_ours() {
         variants.push(rested()?);

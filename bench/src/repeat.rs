@@ -40,6 +40,8 @@ pub(crate) enum What {
     ServerWarm,
     /// Over the RPC: warm execs of `true` by 32 clients
     ServerRate,
+    /// Through the relay: a line to a process and back
+    ServerRelay,
     /// Over the RPC: a session made and used once, without a pool
     ServerCold,
     /// Over the RPC: 50 sessions wanted at the same moment
@@ -54,6 +56,7 @@ impl What {
             self,
             Self::ServerWarm
                 | Self::ServerRate
+                | Self::ServerRelay
                 | Self::ServerCold
                 | Self::ServerBurst
                 | Self::ServerBurstPool
@@ -91,6 +94,7 @@ pub(crate) fn run(options: &Options, what: What, runtime: &Runtime, floor: &Floo
         // Not of the backend: see `run_server`.
         What::ServerWarm
         | What::ServerRate
+        | What::ServerRelay
         | What::ServerCold
         | What::ServerBurst
         | What::ServerBurstPool => Ok(Duration::ZERO),
@@ -114,6 +118,10 @@ fn run_server(options: &Options, what: What) -> anyhow::Result<()> {
         let sessions = subject.sessions(&mut callers)?;
         let rate = subject.rate(&mut callers, &sessions, WINDOW)?;
         return Ok(writeln!(io::stdout(), "{rate:.0} a second")?);
+    }
+    if what == What::ServerRelay {
+        let (_, mut relay) = subject.echo(&mut callers[0])?;
+        return repeat(|| Ok(vec![subject.run(relay.round_trip("line"))?]));
     }
     let session = subject.session(&mut callers[0])?;
     repeat(|| match what {

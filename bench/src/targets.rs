@@ -238,7 +238,7 @@ fn judge_against_reference(measured: &Measurements) -> Vec<Verdict> {
         |server, figure| measured.ratio(Row::Rpc(figure, server), Row::Rpc(figure, Server::Sandcrate));
     let faster = |server, figure| slower(server, figure).map(|ratio| 1.0 / ratio);
     let (nsjail, docker) = (Server::ReferenceNsjail, Server::ReferenceDocker);
-    // How many times faster than the reference the floor is.
+    // How many times faster than the reference the floor is. What the RPC runs is a line for a shell.
     let floor = |server, figure, floor| measured.ratio(Row::Rpc(figure, server), floor);
     let floor_rate = |server| measured.ratio(Row::FloorRate32, Row::Rpc(Figure::Rate32, server));
     let bare = measured.ratio(Row::Rpc(Figure::AtOnce, docker), Row::BareContainers);
@@ -246,7 +246,7 @@ fn judge_against_reference(measured: &Measurements) -> Vec<Verdict> {
         |figure| measured.ratio(Row::Rpc(figure, docker), Row::Rpc(figure, Server::SandcrateDocker));
     let verdicts = [
         beside(
-            floor(nsjail, Figure::Warm, Row::FloorWarm),
+            floor(nsjail, Figure::Warm, Row::FloorWarmShell),
             above("against LangBot + nsjail: warm exec", 8.0, "x", slower(nsjail, Figure::Warm)),
         ),
         beside(
@@ -260,7 +260,7 @@ fn judge_against_reference(measured: &Measurements) -> Vec<Verdict> {
         below("against LangBot + nsjail: relayed line", 1.0, "x", faster(nsjail, Figure::RelayRoundTrip)),
         above("against LangBot + nsjail: relayed MB/s", 1.2, "x", faster(nsjail, Figure::RelayOutput)),
         beside(
-            floor(docker, Figure::Warm, Row::FloorWarm),
+            floor(docker, Figure::Warm, Row::FloorWarmShell),
             above("against LangBot + docker: warm exec", 80.0, "x", slower(docker, Figure::Warm)),
         ),
         beside(

@@ -1,6 +1,8 @@
 //! A client of LangBot's Box RPC over WebSocket: as little between the socket and the clock as there can be.
 
-use anyhow::{Context, bail};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -60,6 +62,14 @@ impl Relay {
 
     pub(crate) async fn send(&mut self, line: &str) -> anyhow::Result<()> {
         Ok(self.socket.send(Message::text(line)).await?)
+    }
+
+    /// How long a line takes to a process that echoes it, and back.
+    pub(crate) async fn round_trip(&mut self, line: &str) -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        self.send(line).await?;
+        ensure!(self.line().await? == Some(line.len()), "a line came back changed");
+        Ok(started.elapsed())
     }
 
     /// The next line's length; `None` after the end of the process.
