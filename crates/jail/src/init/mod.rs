@@ -108,11 +108,11 @@ fn live(
     };
     let filter = &chosen(filters, network, &plan)?.command;
     let identity = command::Identity { mapping, user: plan.user };
-    let shared = |mount: &&PlannedMount| matches!(mount.source, MountSource::Requested { .. });
-    let shared_places = plan.mounts.iter().filter(shared).map(|mount| mount.target.clone()).collect();
+    let shared = |mount: &PlannedMount| matches!(mount.source, MountSource::Requested { .. });
+    let shares_directories = plan.mounts.iter().any(shared);
     // Of no use any more, and boxes live long.
     drop(plan);
-    serve::serve(proof, control, run_directory, oom_score, identity, shared_places, filter)
+    serve::serve(proof, control, run_directory, oom_score, identity, shares_directories, filter)
 }
 
 /// The filters of the plan's network. Which namespace the box is in was decided when it was cloned, so a plan for

@@ -41,8 +41,8 @@ struct Init<'a> {
     oom_score: OomScore,
     identity: Identity,
     filter: &'a [Instruction],
-    /// Where directories of the host are mounted.
-    shared_places: Vec<String>,
+    /// Others have directories that are mounted here.
+    shares_directories: bool,
     /// By pid.
     children: HashMap<i32, Child>,
     idle: Vec<(CommandCgroup, CpuTime)>,
@@ -83,7 +83,7 @@ pub(super) fn serve(
     run_directory: Option<OwnedFd>,
     oom_score: OomScore,
     identity: Identity,
-    shared_places: Vec<String>,
+    shares_directories: bool,
     filter: &[Instruction],
 ) -> Result<(), Failure> {
     sandcrate_sys::signal::block_all().step("blocking signals")?;
@@ -97,7 +97,7 @@ pub(super) fn serve(
         oom_score,
         identity,
         filter,
-        shared_places,
+        shares_directories,
         children: HashMap::new(),
         idle: Vec::new(),
         lingering: Vec::new(),
@@ -194,7 +194,7 @@ impl Init<'_> {
             let joined = memory_tasks.as_ref().map(AsFd::as_fd);
             become_program(command, &program, &stdio, joined, self.identity, self.filter)
         };
-        match self.spawn(id, cgroup.as_ref().map(|(cgroup, _)| cgroup.dir()), &program, become_it) {
+        match self.spawn(id, cgroup.as_ref().map(|(cgroup, _)| cgroup.dir()), become_it) {
             Ok(pid) => {
                 let task = Task::Command {
                     cgroup,
@@ -225,21 +225,17 @@ impl Init<'_> {
         &self,
         id: u32,
         cgroup: Option<BorrowedFd<'_>>,
-        program: &Program,
         become_it: impl FnOnce() -> Result<Never, Failure>,
     ) -> io::Result<i32> {
         let report = |result| {
             let Err(failure) = result;
             self.reply(&InitReply::StartFailed { id, failure });
         };
-        if self.may_lend_memory_to(program) {
+        if self.may_lend_memory() {
             self.oom_score.raise()?;
-            let spawned = shared_spawn::spawn(&self.proof, cgroup, || {
-                // Ours: the child has its own by now, and may take its time.
-                self.oom_score.lower();
-                become_it()
-            });
-            let (pid, left) = spawned.inspect_err(|_| self.oom_score.lower())?;
+            let spawned = shared_spawn::spawn(&self.proof, cgroup, become_it);
+            self.oom_score.lower();
+            let (pid, left) = spawned?;
             left.into_iter().for_each(report);
             return Ok(pid);
         }
@@ -253,11 +249,12 @@ impl Init<'_> {
     }
 
     /// Whether nobody could hold the child up on its way, and us with it: who lives in the box could stop or kill it, and
-    /// who shares a directory of the host could keep it from a program there. And our own peak becomes the program's.
-    fn may_lend_memory_to(&self, program: &Program) -> bool {
+    /// who shares a directory could keep it from a file there, to which a link or a script's first line may lead from
+    /// anywhere. And our own peak becomes the program's.
+    fn may_lend_memory(&self) -> bool {
         shared_spawn::AVAILABLE
+            && !self.shares_directories
             && !tree::has_children()
-            && !program.may_lie_below(&self.shared_places)
             && own_peak_rss().is_ok_and(|bytes| bytes < SMALL)
     }
 

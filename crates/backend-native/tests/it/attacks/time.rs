@@ -18,6 +18,7 @@ pub(super) fn all() -> Vec<Special> {
         tm_02_daemons_go_with_the_deadline_of_their_command,
         tm_05_a_background_job_lives_as_long_as_its_session,
         tm_09_who_stops_new_commands_does_not_hold_init_up,
+        tm_10_who_holds_a_shared_program_does_not_hold_init_up,
     ]
 }
 
@@ -110,7 +111,10 @@ async fn tm_05_a_background_job_lives_as_long_as_its_session(stage: &Stage) -> C
 /// A command that is being started has the others' id before it is a program: they can stop it there.
 async fn tm_09_who_stops_new_commands_does_not_hold_init_up(stage: &Stage) -> Check {
     let _quiet = stage.quiet.read().await;
-    let session = stage.open(RootAccess::ReadOnly).await?;
+    let mut spec = stage.spec().await?;
+    // Only then would init lend its memory, and wait.
+    spec.mounts.clear();
+    let session = stage.open_spec(spec).await?;
     let backend = &stage.backend;
     let stopper = ExecRequest::shell("echo at work; while :; do kill -STOP -1; done").timeout(PATIENCE * 3);
     let mut stopper = backend.exec(&session.info.id, stopper).await.map_err(|error| error.to_string())?;
@@ -128,5 +132,40 @@ async fn tm_09_who_stops_new_commands_does_not_hold_init_up(stage: &Stage) -> Ch
     drop(stopper);
     let usable = || async { Ok(session.is_usable().await.ok()) };
     eventually("the session is usable again", usable).await?;
+    session.stop().await
+}
+
+/// Takes a lease on a file, so that whoever opens it waits, says so, and keeps it until its input ends.
+const HOLD: &str = "import fcntl, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); \
+    file = open(sys.argv[1], 'rb'); fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK); \
+    print('held', flush=True); sys.stdin.read()";
+
+/// A program in a shared directory can be kept from being opened, by whatever way it is reached.
+async fn tm_10_who_holds_a_shared_program_does_not_hold_init_up(stage: &Stage) -> Check {
+    let _quiet = stage.quiet.read().await;
+    let mut spec = stage.spec().await?;
+    let source = stage.host.directory("held-")?;
+    std::fs::copy("/bin/true", source.join("tool")).map_err(|error| error.to_string())?;
+    spec.mounts = vec![Mount::new(source.clone(), "/both", MountAccess::ReadOnly)];
+    let session = stage.open_spec(spec).await?;
+    session
+        .text("echo kept > keep; ln -s /both/tool link; printf '#!/both/tool\\n' > script; chmod +x script")
+        .await?;
+    let mut holder = std::process::Command::new("python3");
+    holder.args(["-c", HOLD]).arg(source.join("tool"));
+    holder.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut holder = holder.spawn().map_err(|error| format!("python3: {error}"))?;
+    let mut said = [0; 5];
+    let held = holder.stdout.as_mut().map(|stdout| std::io::Read::read_exact(stdout, &mut said));
+    ensure!(matches!(held, Some(Ok(()))) && said == *b"held\n", "the attack did not begin: {held:?}");
+    for program in ["/both/tool", "./link", "./script"] {
+        let limit = Duration::from_millis(300);
+        let result = session.run(ExecRequest::argv([program]).timeout(limit)).await?;
+        ensure!(result.exit.timed_out, "{program} was not held: {:?}", result.exit);
+        let kept = session.text("cat keep").await?;
+        ensure!(kept == "kept", "the box after {program} has {kept:?}");
+    }
+    drop(holder.stdin.take());
+    holder.wait().map_err(|error| error.to_string())?;
     session.stop().await
 }
