@@ -1,12 +1,15 @@
-//! Removes a directory tree of any depth, without following links and without recursion: neither the path nor
-//! the stack nor the number of open files grows with the depth.
+//! Removes a directory tree of any depth, without following links or entering mounts and without recursion: neither the
+//! path nor the stack nor the number of open files grows with the depth.
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fchmod, openat, renameat, unlinkat};
+use rustix::fs::{
+    Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, accessat, fchmod, openat, renameat, statx,
+    unlinkat,
+};
 
 /// Removes `path` and all below it.
 pub fn remove(path: &Path) -> io::Result<()> {
@@ -23,6 +26,7 @@ pub fn remove_at(at: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 /// is only ever one level deep when it is looked at.
 pub fn empty(at: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let top = open_directory(at, path.as_os_str().as_encoded_bytes())?;
+    let mount = mount_of(&top, "")?;
     let mut lifted = 0_u64;
     loop {
         let directories = empty_of_files(&top)?;
@@ -35,6 +39,9 @@ pub fn empty(at: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
                 Err(rustix::io::Errno::NOTEMPTY | rustix::io::Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
+            if mount_of(&top, &name)? != mount {
+                return Err(rustix::io::Errno::BUSY.into());
+            }
             let directory = open_directory(&top, name.as_bytes())?;
             for inner in empty_of_files(&directory)? {
                 lift(&directory, &inner, &top, &mut lifted)?;
@@ -43,6 +50,23 @@ pub fn empty(at: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Fails where a directory could not be removed once it is empty: it is where something is mounted, or its parent is not
+/// ours to change.
+pub(crate) fn check_removable(path: &Path) -> io::Result<()> {
+    let parent = path.join("..");
+    if mount_of(CWD, path)? != mount_of(CWD, &parent)? {
+        return Err(rustix::io::Errno::BUSY.into());
+    }
+    let (access, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+    Ok(accessat(CWD, &parent, access, flags)?)
+}
+
+/// By its number. Kernels before 5.8 tell none, and all look like one.
+fn mount_of<P: rustix::path::Arg>(at: impl AsFd, path: P) -> io::Result<u64> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
+    Ok(statx(at, path, flags, StatxFlags::MNT_ID)?.stx_mnt_id)
 }
 
 /// Moves a subdirectory to the top, under a name that is free: a removal that was interrupted has left some.

@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<super::Case> {
             directories_are_made_with_their_parents,
             a_rename_moves_files_and_directories,
             a_removal_takes_the_tree_and_nothing_behind_links,
+            a_removal_that_is_refused_removes_nothing,
             relative_paths_start_at_the_workdir,
             owners_are_the_same_for_both_sides;
     })
@@ -45,6 +46,19 @@ async fn done(session: &TestBox, request: FileRequest) -> Check {
 
 async fn read(session: &TestBox, path: &str) -> Result<Bytes, String> {
     session.read(path).await.map_err(|error| format!("read {path}: {}", chain(&error)))
+}
+
+async fn a_removal_that_is_refused_removes_nothing(bench: &Bench) -> Check {
+    let session = bench.start().await?;
+    session.text("mkdir d; echo kept > d/f").await?;
+    let mode = stat(&session, "/workspace").await?.mode;
+    for path in ["/workspace", "/workspace/", "/tmp", "/"] {
+        let refused = session.file(FileRequest::Remove { path: path.to_owned() }).await;
+        ensure!(refused.is_err(), "{path} was removed");
+    }
+    ensure_eq!(session.text("cat d/f").await?, "kept", "what is in it afterwards");
+    ensure_eq!(stat(&session, "/workspace").await?.mode, mode, "its mode afterwards");
+    Ok(())
 }
 
 async fn files_persist_between_commands_and_not_between_sessions(bench: &Bench) -> Check {

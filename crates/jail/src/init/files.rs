@@ -164,6 +164,8 @@ fn open_regular(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> 
 
 fn remove(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() {
+        // All or nothing: who is refused finds everything as it was.
+        crate::remove_tree::check_removable(path)?;
         crate::remove_tree::remove(path)
     } else {
         fs::remove_file(path)
