@@ -90,7 +90,7 @@ impl Inner {
         let live = self.ensure_live(session, mounts).await?;
         self.place_artifacts(session, mounts.unwrap_or_default()).await?;
         let began = Instant::now();
-        let started = live.backend.exec(&session.id, request.clone()).await;
+        let started = live.backend.exec(&session.id, session.with_env(request.clone())).await;
         let result = match started {
             Ok(execution) => execution.collect_with(input.clone(), self.config.limits.output_bytes).await,
             // It died before the command: nothing has happened yet, so another box may try.

@@ -313,6 +313,7 @@ impl Inner {
         session: &Arc<Session>,
         request: ExecRequest,
     ) -> Result<Execution, RuntimeError> {
+        let request = session.with_env(request);
         let mut tries = 0;
         loop {
             tries += 1;

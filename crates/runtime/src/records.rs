@@ -3,6 +3,7 @@
 //! One directory a session, named by a hash of its id, so that no id can escape or collide. The state directory
 //! is held under a lock: one runtime owns it.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -30,7 +31,9 @@ pub(crate) struct Record {
     /// Where its files mean something.
     pub(crate) backend: String,
     #[serde(default)]
-    labels: std::collections::BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    env: BTreeMap<String, String>,
     ttl_sec: Option<u64>,
     /// As it was asked for, where that is more than the specification can say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,6 +56,7 @@ impl Record {
             spec: session.spec.clone(),
             backend: backend.to_owned(),
             labels: session.options.labels.clone(),
+            env: session.options.env.clone(),
             ttl_sec: session.options.ttl.map(|ttl| ttl.as_secs()),
             asked_network,
             network,
@@ -69,6 +73,7 @@ impl Record {
     pub(crate) fn options(&self) -> SessionOptions {
         SessionOptions {
             labels: self.labels.clone(),
+            env: self.env.clone(),
             ttl: self.ttl_sec.map(Duration::from_secs),
             network: self.asked_network.clone(),
             // Ports belong to a life of the runtime.
@@ -215,6 +220,15 @@ mod tests {
         let record: Record = serde_json::from_str(&text).unwrap();
         assert_eq!((record.version, record.network()), (VERSION, changed));
         assert_eq!(record.options().network, Some(request));
+    }
+
+    #[test]
+    fn variables_of_the_session_are_kept() {
+        let env = BTreeMap::from([("A".to_owned(), "b".to_owned())]);
+        let asked =
+            session(&BoxSpec::new("s"), SessionOptions { env: env.clone(), ..SessionOptions::default() });
+        let text = serde_json::to_string(&Record::new(&asked, "fake", Timestamp::now())).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap().options().env, env);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandcrate_backend::{Backend, Network, SessionId};
+use sandcrate_backend::{Backend, ExecRequest, Network, SessionId};
 use sandcrate_protocol::network::{NetworkRequest, PortRequest};
 use sandcrate_protocol::{BoxSpec, Enforcement, MountSpec, ProcessInfo, SessionInfo, Timestamp};
 use serde::Serialize;
@@ -30,6 +30,8 @@ use crate::streams::Streams;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionOptions {
     pub labels: BTreeMap<String, String>,
+    /// Variables of every command and process, unless it has its own.
+    pub env: BTreeMap<String, String>,
     /// Instead of the runtime's own.
     pub ttl: Option<Duration>,
     /// Instead of the mode that its specification has.
@@ -223,6 +225,16 @@ impl Session {
             busy: Arc::default(),
             tasks: TaskTracker::new(),
         }
+    }
+
+    /// The request with the session's variables, where it has none of that name.
+    pub(crate) fn with_env(&self, mut request: ExecRequest) -> ExecRequest {
+        for (key, value) in &self.options.env {
+            if request.env.iter().all(|(own, _)| own != key) {
+                request.env.push((key.clone(), value.clone()));
+            }
+        }
+        request
     }
 
     pub(crate) fn is_open(&self) -> bool {

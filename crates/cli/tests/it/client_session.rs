@@ -1,6 +1,7 @@
 //! `sandcrate session` against a server.
 
 use crate::client::Server;
+use crate::driver::until;
 use crate::skip::{Feature, skip_without};
 
 #[test]
@@ -39,6 +40,21 @@ fn a_session_is_made_listed_shown_and_removed() {
     assert!(output.stderr.contains("nobody") && output.stderr.contains("session_not_found"), "{output:?}");
     assert_eq!(server.run(&["session", "rm", "--all"]).ok(), made_up);
     assert_eq!(server.run(&["session", "ls", "-q"]).ok(), "");
+}
+
+#[test]
+fn variables_of_a_session_are_those_of_its_commands_and_processes() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let server = Server::start();
+    server.run(&["session", "create", "s", "-e", "A=of-session", "-e", "B=of-session"]).ok();
+    let print = "echo $A $B";
+    assert_eq!(server.run(&["exec", "s", "--", "sh", "-c", print]).ok(), "of-session of-session\n");
+    let own = ["exec", "-e", "B=own", "s", "--", "sh", "-c", print];
+    assert_eq!(server.run(&own).ok(), "of-session own\n");
+    server.run(&["start", "s", "-e", "B=own", "--", "sh", "-c", print]).ok();
+    until("its line", || (server.run(&["logs", "s"]).ok() == "of-session own\n").then_some(()));
 }
 
 #[test]

@@ -186,8 +186,9 @@ async fn create(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     spec::check_fields(&body, &[&BOX_FIELDS, &OPTION_FIELDS])?;
-    let options = spec::options(&mut body)?;
-    let spec = spec::box_spec(id, body)?;
+    let mut options = spec::options(&mut body)?;
+    let mut spec = spec::box_spec(id, body)?;
+    options.env = std::mem::take(&mut spec.env);
     if wants_events(headers) {
         return Ok(start_events::answer(app, spec, options));
     }
