@@ -294,7 +294,7 @@ fn a_server_that_dies_is_reported_with_the_phase_it_died_in() {
     let shell = |script: &str| json!({"command": "sh", "args": ["-c", script]});
     let flood = shell("yes x | head -c 40000000 | tr -d '\\n'; sleep 60");
     let tests = [
-        ("session_create", json!({"command": "true", "box": {"network": "nonsense"}})),
+        ("session_create", json!({"command": "true", "box": {"network": "host"}})),
         ("staging", json!({"command": "true", "box": {"host_path": "/nonexistent/project"}})),
         (
             "dep_install",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sandcrate_protocol::network::NetworkRequest;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -91,6 +92,15 @@ impl Registration {
         }
         if !matches!(self.settings.host_path_mode.as_str(), "ro" | "rw" | "copy" | "none") {
             return said("box.host_path_mode", "must be `ro`, `rw`, `copy` or `none`");
+        }
+        let networks = [
+            ("box.network", &self.settings.network),
+            ("box.install_network", &self.settings.install_network),
+        ];
+        for (field, text) in networks {
+            if let Some(Err(error)) = text.as_deref().map(str::parse::<NetworkRequest>) {
+                return Some((field.to_owned(), format!("must be `off`, `on`, `host` or a policy: {error}")));
+            }
         }
         if !(1..=MAX_SECONDS).contains(&self.settings.startup_timeout_sec) {
             return said("box.startup_timeout_sec", "must be from 1 second to a day");
@@ -184,6 +194,15 @@ mod tests {
         assert!(read(json!({"command": "x", "comand": "y"})).is_err());
         let mut entry = read(json!({"command": "x", "box": {"memory_mb": 64}})).unwrap();
         assert_eq!((entry.settings.memory_mb, entry.problem()), (Some(64), None));
+        for (network, problem) in [("allow a.example:443", None), ("banana", Some("box.network"))] {
+            entry.settings.network = Some(network.to_owned());
+            assert_eq!(entry.problem().map(|(field, _)| field).as_deref(), problem, "{network}");
+        }
+        entry.settings.network = None;
+        entry.settings.install_network = Some("banana".to_owned());
+        let (field, problem) = entry.problem().unwrap();
+        assert!(field == "box.install_network" && problem.contains("banana"), "{field} {problem}");
+        entry.settings.install_network = None;
         entry.call_timeout_sec = Some(0);
         assert_eq!(entry.problem().unwrap().0, "call_timeout_sec");
         entry.env.insert("A=B".to_owned(), String::new());

@@ -77,6 +77,8 @@ async fn what_is_not_acceptable_names_the_field() {
         (json!({"name": "a", "command": "x", "args": "y"}), "args"),
         (json!({"name": "a", "command": "x", "arg": []}), "arg"),
         (json!({"name": "a", "command": "x", "box": {"memory": 1}}), "box"),
+        (json!({"name": "a", "command": "x", "box": {"network": "banana"}}), "box.network"),
+        (json!({"name": "a", "command": "x", "box": {"install_network": "banana"}}), "box.install_network"),
         (json!({"name": "a", "command": "x", "call_timeout_sec": 0}), "call_timeout_sec"),
     ] {
         let (status, answer) = server.post("/v1/mcp/servers", body.clone()).await;
