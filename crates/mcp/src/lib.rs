@@ -6,6 +6,7 @@
 pub mod box_server;
 pub mod config;
 pub mod gateway;
+mod http_session;
 pub mod launch;
 pub mod manager;
 mod phase;

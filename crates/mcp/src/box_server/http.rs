@@ -21,8 +21,8 @@ use tokio_util::task::TaskTracker;
 
 use super::handler::Versions;
 use super::{BoxServer, Boxes};
+use crate::http_session::{SESSION_HEADER, status_of_end, with_end};
 
-const SESSION_HEADER: &str = "mcp-session-id";
 /// For calls under way when we are told to stop: those of a session that is closed have five seconds.
 const LAST_CALLS: Duration = Duration::from_secs(8);
 
@@ -113,7 +113,8 @@ impl HttpFace {
             .with_max_request_body_bytes(self.limits.body_bytes)
             .with_cancellation_token(self.stop.child_token());
         let service = StreamableHttpService::new(server, Arc::clone(&self.sessions), config);
-        Ok(service.handle(request).await)
+        let end = status_of_end(request.method(), request.headers(), &self.sessions).await;
+        Ok(with_end(service.handle(request).await, end))
     }
 
     /// Ends every MCP session when we are told to stop: the SDK's own tasks have no other owner.

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 pub use denials::{DENIALS_KEY, Refusals};
 pub use scope::Scope;
 
+use crate::http_session::{SESSION_HEADER, status_of_end, with_end};
 use crate::manager::Manager;
 use denials::Told;
 use handler::{Desk, Fingerprint};
@@ -103,7 +104,8 @@ impl Gateway {
             return Some(full(most));
         }
         let place = self.place(&scope);
-        Some(place.service.handle(request).await.map(Body::new))
+        let end = status_of_end(request.method(), request.headers(), &place.sessions).await;
+        Some(with_end(place.service.handle(request).await, end).map(Body::new))
     }
 
     /// Sessions of clients, idle ones included.
@@ -232,7 +234,7 @@ impl Shared {
 fn opens_session(method: &Method, headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     method == Method::POST
-        && text("mcp-session-id").is_none()
+        && text(SESSION_HEADER).is_none()
         && text("mcp-protocol-version").is_none_or(|version| version < WITHOUT_SESSIONS)
 }
 

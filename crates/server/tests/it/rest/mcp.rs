@@ -166,6 +166,24 @@ async fn the_gateway_has_sessions_and_a_bound_on_them() {
     assert_eq!(unknown.status(), 404);
 }
 
+/// Clients that follow the protocol's own SDK warn of an end that is neither 200 nor 204.
+#[tokio::test]
+async fn a_session_that_is_ended_is_gone_and_says_so() {
+    let server = server(json!({"servers": {"one": {"command": "hang"}}})).await;
+    for path in ["/mcp", "/mcp/one", "/mcp/box"] {
+        let (_, session) = message(send(&server, path, None, initialize()).await).await;
+        let end = async || {
+            let request = server.request(Method::DELETE, path).header("mcp-session-id", &session);
+            request.send().await.unwrap().status()
+        };
+        assert_eq!((end().await.as_u16(), end().await.as_u16()), (204, 404), "{path}");
+        let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+        assert_eq!(send(&server, path, Some(&session), list).await.status(), 404, "{path}");
+        let nameless = server.request(Method::DELETE, path).send().await.unwrap();
+        assert_eq!(nameless.status(), 400, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn a_stranger_is_not_let_in() {
     let mut config = config(json!({}));
