@@ -39,6 +39,10 @@ pub enum Life {
 /// Hears of slow work: staging, installing.
 pub trait Progress: Send + Sync {
     fn say(&self, line: &str);
+    /// Something about the server itself that a person should know.
+    fn note(&self, text: &str) {
+        self.say(&format!("note: {text}"));
+    }
 }
 
 /// Gets servers running in boxes. Nothing here ever runs on the host instead.

@@ -240,3 +240,18 @@ async fn a_copy_of_a_project_goes_with_its_server() {
     bench.launcher.clean_up(&identity()).await.unwrap();
     assert_eq!(bench.cached("staging"), 0);
 }
+
+#[tokio::test]
+async fn a_path_that_the_box_does_not_have_is_noted() {
+    let bench = bench(FakeScript::new).await;
+    let data = bench.project(&[]);
+    let mut server = server("cat", &[&data, "/usr"]);
+    server.settings.host_path_mode = "none".to_owned();
+    bench.start(&server).await.unwrap();
+    let note = format!("note: {data} is not in the box; -v {data}:{data}:ro shows it there");
+    assert_eq!(*bench.said.0.lock().unwrap(), [note]);
+    bench.launcher.clean_up(&identity()).await.unwrap();
+    server.settings.mounts.push(MountSpec::new(data.clone(), data, sandcrate_protocol::MountMode::Ro));
+    bench.start(&server).await.unwrap();
+    assert_eq!(bench.said.0.lock().unwrap().len(), 1, "what is mounted is there");
+}

@@ -8,6 +8,7 @@ mod command;
 mod environments;
 mod install;
 mod key;
+pub(crate) mod missing;
 mod npx;
 mod plan;
 mod project;
@@ -36,6 +37,7 @@ use install::InstallBox;
 use session::Made;
 
 pub use command::{CommandError, Understood, understand};
+pub use missing::MountBy;
 pub use tools::{ImageTools, SystemTools, Tool, Toolbox};
 pub use variables::{index_settings, is_withheld};
 
@@ -70,6 +72,8 @@ pub struct LaunchConfig {
     pub roots: Vec<PathBuf>,
     /// Which directories of the host servers may be given.
     pub projects: Arc<dyn Projects>,
+    /// How servers are shown more, for the notes about what they are not.
+    pub mount_by: MountBy,
     /// What installs know of the user's variables: see [`index_settings`].
     pub install_env: BTreeMap<String, String>,
     /// Certificates and local indexes that those name.
@@ -89,6 +93,7 @@ impl LaunchConfig {
             home: None,
             roots: Vec::new(),
             projects: Arc::new(AnyProject),
+            mount_by: MountBy::Flag,
             install_env: BTreeMap::new(),
             install_mounts: Vec::new(),
             install_memory_mb: 2048,

@@ -9,6 +9,7 @@ use sandcrate_protocol::{MountMode, MountSpec};
 use super::command::{Understood, is_python};
 use super::environments::mount_path;
 use super::install::InstallBox;
+use super::missing::{self, MountBy};
 use super::project::{self, StagedCopy};
 use super::recipe::{self, Recipe};
 use super::tools::Tool;
@@ -194,7 +195,13 @@ impl Launcher {
             let own = planned.env.get("PATH").cloned();
             planned.env.insert("PATH".to_owned(), search_path(path, own.as_deref()));
         }
-        tell_of_missing(&planned, progress);
+        let by = self.config.mount_by;
+        // What an image has cannot be told from here, and nobody looks for a managed server.
+        if !in_image || by == MountBy::Flag {
+            let notes =
+                planned.args.iter().filter_map(|argument| missing::note(argument, &planned.mounts, by));
+            notes.for_each(|note| progress.note(&note));
+        }
         Ok(planned)
     }
 
@@ -344,20 +351,4 @@ fn file_name(path: &str) -> String {
 fn utf8(path: &Path) -> Result<String, PhaseError> {
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| staging(format!("the path {} is not UTF-8", path.display())))
-}
-
-/// Says which paths of the host a server is given that its box does not have.
-fn tell_of_missing(planned: &Planned, progress: &dyn Progress) {
-    for argument in &planned.args {
-        let path = Path::new(argument);
-        let known = ["/usr", "/bin", "/lib", "/tmp", "/dev", "/proc", "/etc", "/workspace"]
-            .iter()
-            .any(|place| path.starts_with(place))
-            || planned.mounts.iter().any(|mount| path.starts_with(&mount.mount_path));
-        if argument.starts_with('/') && !known && path.exists() {
-            progress.say(&format!(
-                "note: {argument} is not in the box; -v {argument}:{argument}:ro shows it there"
-            ));
-        }
-    }
 }

@@ -79,6 +79,9 @@ impl Start for Fake {
     ) -> Result<Started, PhaseError> {
         self.note(format!("start {}", identity.session_id));
         progress.say(&format!("starting {}", server.command));
+        if server.command == "noted" {
+            progress.note("/data is not in the box");
+        }
         match self.script() {
             Script::Fail(phase, text) => Err(PhaseError::new(phase, text)),
             Script::Hang => std::future::pending().await,

@@ -138,15 +138,18 @@ impl Inner {
             deny: registration.deny.clone(),
             call_timeout_sec: registration.call_timeout_sec.unwrap_or(self.config.call_timeout_sec),
             doing: server.doing(),
+            notes: server.notes(),
             runtime_info: server.info(),
         }
     }
 
     pub(super) async fn log(&self, server: &Server) -> String {
-        match self.start.log(&server.identity).await {
+        let log = match self.start.log(&server.identity).await {
             Ok(log) if !log.is_empty() => log,
             _ => server.last_log().unwrap_or_default(),
-        }
+        };
+        let notes = server.notes().into_iter().map(|note| format!("sandcrate: note: {note}\n"));
+        notes.collect::<String>() + &log
     }
 
     pub(super) async fn report(&self, server: &Server, tested: Result<(), PhaseError>) -> TestReport {

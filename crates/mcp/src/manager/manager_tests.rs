@@ -348,3 +348,18 @@ async fn a_test_whose_asker_left_is_cleaned_up() {
     until("it is cleaned up", || fake.count("clean_up mcp-test-") == 1).await;
     manager.shutdown().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_note_about_the_start_stays_and_stands_in_the_log() {
+    let fake = Fake::new([SERVE]);
+    let entry = Registration::new("noted", [""; 0]);
+    let manager = manager(&fake, &[("a", entry)]);
+    status(&manager, Status::Connected).await;
+    assert_eq!(manager.show("a").unwrap().notes, ["/data is not in the box"]);
+    let log = manager.log("a").await.unwrap();
+    assert!(log.starts_with("sandcrate: note: /data is not in the box\nlast words of "), "{log}");
+    manager.restart("a").await.unwrap();
+    status(&manager, Status::Connected).await;
+    assert_eq!(manager.show("a").unwrap().notes.len(), 1, "those of the last start");
+    manager.shutdown().await;
+}

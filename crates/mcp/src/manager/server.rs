@@ -45,6 +45,8 @@ struct State {
     /// The last thing that was said of slow work.
     doing: Option<String>,
     last_log: Option<String>,
+    /// What a person should know of this start; each start finds its own.
+    notes: Vec<String>,
 }
 
 impl Server {
@@ -62,6 +64,7 @@ impl Server {
             live: None,
             doing: None,
             last_log: None,
+            notes: Vec::new(),
         };
         Self {
             config: registration.server(name),
@@ -114,6 +117,10 @@ impl Server {
         self.state.borrow().doing.clone()
     }
 
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.state.borrow().notes.clone()
+    }
+
     pub(crate) fn last_log(&self) -> Option<String> {
         self.state.borrow().last_log.clone()
     }
@@ -135,6 +142,7 @@ impl Server {
         let mut start = 0;
         self.state.send_modify(|state| {
             state.machine.begin();
+            state.notes.clear();
             start = state.machine.start_number();
         });
         start
@@ -206,5 +214,19 @@ impl Progress for Server {
     fn say(&self, line: &str) {
         tracing::debug!(server = self.name(), line, "MCP server is being started");
         self.state.send_modify(|state| state.doing = Some(line.to_owned()));
+    }
+
+    fn note(&self, text: &str) {
+        let is_new = self.state.send_if_modified(|state| {
+            // Every attempt of a start finds the same.
+            let is_new = !state.notes.iter().any(|known| known == text);
+            if is_new {
+                state.notes.push(text.to_owned());
+            }
+            is_new
+        });
+        if is_new {
+            tracing::info!(server = self.name(), note = text, "MCP server may lack something");
+        }
     }
 }

@@ -22,6 +22,8 @@ pub struct ServerView {
     pub call_timeout_sec: u64,
     /// What is being done for its start, while that takes long.
     pub doing: Option<String>,
+    /// What a person should know of its start, such as paths that its box does not have.
+    pub notes: Vec<String>,
     pub runtime_info: RuntimeInfo,
 }
 

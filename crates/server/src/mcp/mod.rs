@@ -13,7 +13,7 @@ use axum::routing::any;
 use sandcrate_host::EmbeddedClient;
 use sandcrate_mcp::config::{McpConfig, Store};
 use sandcrate_mcp::gateway::{Gateway, Scope};
-use sandcrate_mcp::launch::{Projects, index_settings};
+use sandcrate_mcp::launch::{MountBy, Projects, index_settings};
 use sandcrate_mcp::manager::Manager;
 use sandcrate_mcp::{LaunchConfig, Launcher};
 use sandcrate_runtime::Runtime;
@@ -37,6 +37,7 @@ impl Mcp {
         let client = Arc::new(client);
         let mut launch = LaunchConfig::new(cache);
         launch.projects = Arc::new(MountRoots(runtime.clone()));
+        launch.mount_by = MountBy::Setting;
         // Where packages come from is the operator's to say, by the variables that package managers know.
         let known =
             |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));

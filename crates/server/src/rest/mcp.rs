@@ -85,6 +85,9 @@ struct McpServer {
     call_timeout_sec: u64,
     /// What is being done for its start, while that takes long.
     doing: Option<String>,
+    /// What a person should know of its start, such as paths that its box does not have.
+    #[schema(example = json!([]))]
+    notes: Vec<String>,
     runtime_info: McpRuntimeInfo,
 }
 
@@ -138,7 +141,7 @@ struct Removed {
 struct McpLog {
     #[schema(example = "time")]
     name: String,
-    /// The last lines of its stderr; of an earlier attempt while it does not run.
+    /// The notes about its start, and the last lines of its stderr; of an earlier attempt while it does not run.
     #[schema(example = "Starting server…\n")]
     log: String,
 }

@@ -44,25 +44,31 @@ pub(super) fn lines(server: &Value) -> String {
     let info = &server["runtime_info"];
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{name:8}  {value}");
+        // Messages hold output of other programs, which has lines.
+        for (index, part) in value.lines().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{name:8}  {}", table::clean(part));
+        }
     };
     line("name", &said(&server["name"]));
     line("command", &command(server));
     line("origin", &said(&server["origin"]));
     line("status", &status(info));
     if let Some(error) = info["error_message"].as_str() {
-        line("error", &table::clean(error));
+        line("error", error);
     }
     if let Some(doing) = server["doing"].as_str() {
-        line("doing", &table::clean(doing));
+        line("doing", doing);
+    }
+    for note in server["notes"].as_array().into_iter().flatten() {
+        line("note", note.as_str().unwrap_or_default());
     }
     if let Some(session) = info["box_session_id"].as_str() {
-        line("session", &table::clean(session));
+        line("session", session);
     }
     for tool in info["tools"].as_array().into_iter().flatten() {
-        let description = said(&tool["description"]);
-        let first = description.split('\u{fffd}').next().unwrap_or_default();
+        let first = tool["description"].as_str().and_then(|text| text.lines().next()).unwrap_or_default();
         line("tool", format!("{}  {first}", said(&tool["name"])).trim_end());
     }
     text
@@ -74,7 +80,9 @@ pub(super) fn tested(name: &str, report: &Value) -> String {
         return format!("{name}: connected, {} tools\n", info["tool_count"]);
     }
     let phase = info["error_phase"].as_str().unwrap_or("unknown phase");
-    format!("{name}: failed ({phase}): {}\n", said(&info["error_message"]))
+    let message = info["error_message"].as_str().unwrap_or("it did not say why");
+    let message: Vec<_> = message.lines().map(table::clean).collect();
+    format!("{name}: failed ({phase}): {}\n", message.join("\n"))
 }
 
 #[cfg(test)]
@@ -97,6 +105,17 @@ mod tests {
         let text = lines(&server());
         assert!(text.contains("error     Failed after 4 attempts\n"), "{text}");
         assert!(text.contains("tool      now  The time\n"), "{text}");
+        let mut many = server();
+        many["runtime_info"]["error_message"] = json!("exit code 1: first\nsecond\u{1b}[2J");
+        many["notes"] = json!(["/data is not in the box"]);
+        let text = lines(&many);
+        assert!(
+            text.contains("error     exit code 1: first\n          second\u{fffd}[2J\n"),
+            "lines stay lines, and nothing else paints: {text}"
+        );
+        assert!(text.contains("note      /data is not in the box\n"), "{text}");
+        let many = json!({"ok": false, "runtime_info": many["runtime_info"]});
+        assert_eq!(tested("time", &many), "time: failed (mcp_init): exit code 1: first\nsecond\u{fffd}[2J\n");
         let failed = json!({"ok": false, "runtime_info": server()["runtime_info"]});
         assert_eq!(tested("time", &failed), "time: failed (mcp_init): Failed after 4 attempts\n");
         let fine = json!({"ok": true, "runtime_info": {"tool_count": 2}});

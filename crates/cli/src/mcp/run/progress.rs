@@ -37,7 +37,7 @@ impl Teller {
 
 /// Ours, in full; the rest are a package manager's.
 fn is_ours(line: &str) -> bool {
-    ["installing ", "installed ", "another process ", "note: "].iter().any(|start| line.starts_with(start))
+    ["installing ", "installed ", "another process "].iter().any(|start| line.starts_with(start))
 }
 
 fn message(line: &str) -> String {
@@ -47,15 +47,19 @@ fn message(line: &str) -> String {
 
 impl Progress for Teller {
     fn say(&self, line: &str) {
-        let note = line.starts_with("note: ");
         if !is_ours(line) && !self.is_due() {
             return;
         }
         if !self.quiet {
             output::notice(line);
         }
-        if !note {
-            super::pump::write_if_room(message(line).as_bytes());
+        super::pump::write_if_room(message(line).as_bytes());
+    }
+
+    /// For the person who wrote the command: the client could do nothing about it.
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            output::notice(&format!("note: {text}"));
         }
     }
 }
