@@ -225,7 +225,7 @@ impl Values for Nothing {
 fn test_non_stdio_session() {
     let text = json!({"mcpServers": {"test": {"type": "sse", "url": "https://example.com/sse"}}}).to_string();
     let import = import(&text, &Nothing).unwrap();
-    assert!(import.servers.is_empty() && import.refused[0].reason.contains("(sse)"), "{import:?}");
+    assert!(import.servers.is_empty() && import.remote[0].reason.contains("(sse)"), "{import:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -357,7 +357,10 @@ fn a_file_of_another_program_is_imported_and_managed() {
     let text = json!({"mcpServers": {"My Tools": entry, "net": {"url": "https://example.com"}}});
     std::fs::write(&file, format!("// mine\n{text}")).unwrap();
     let imported = case.mcp(&["import", file.to_str().unwrap()]);
-    assert_eq!((imported.code, imported.stdout.as_str()), (125, "My-Tools\n"), "{imported:?}");
+    // All that can be started was taken; what is on the network is told, and no failure.
+    assert_eq!((imported.code, imported.stdout.as_str()), (0, "My-Tools\n"), "{imported:?}");
+    let asked = case.mcp(&["import", "--only", "net", file.to_str().unwrap()]);
+    assert!(asked.code == 125 && asked.stderr.contains("not imported: net"), "{asked:?}");
     assert!(
         imported.stderr.contains("not imported: net: it is reached over the network (url)"),
         "{imported:?}"
@@ -390,6 +393,13 @@ fn a_file_is_rewritten_for_people_without_a_server() {
     let expected = r#"{"mcpServers": {"a": {"command": "sandcrate", "args": ["mcp","run","-e","K","--","npx","-y","x"], "env": {"K": "1"}}}} // end"#;
     assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
     assert_eq!(std::fs::read_to_string(Path::new(&file).with_extension("json.bak")).unwrap(), text);
+    let lacking = json!({"mcpServers": {"files": {"command": "npx", "args": ["-y", "x", dir.path()]},
+        "old": {"command": "docker", "args": ["run", "-i", "x"]}}});
+    let told = sandcrate(&["mcp", "import", "--rewrite", "-"]).input(lacking.to_string()).run();
+    let flag = format!("-v {0}:{0}:ro", dir.path().display());
+    for words in ["warning: files: ", &flag, "warning: old: ", "container engine", "in front of `--`"] {
+        assert!(told.code == 0 && told.stderr.contains(words), "{words}: {told:?}");
+    }
     let piped = sandcrate(&["mcp", "import", "--rewrite", "-"]).input(text).run();
     assert_eq!(piped.ok(), expected);
     let bad = sandcrate(&["mcp", "import", "--rewrite", "-"]).input("{}").run();

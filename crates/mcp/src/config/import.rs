@@ -58,7 +58,10 @@ impl fmt::Display for NotImported {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Import {
     pub servers: Vec<Imported>,
+    /// Would be started here, and cannot be.
     pub refused: Vec<NotImported>,
+    /// Reached over the network: nobody starts them.
+    pub remote: Vec<NotImported>,
 }
 
 /// Fields that other programs have for themselves and that change nothing about the server.
@@ -92,6 +95,13 @@ pub fn import(text: &str, values: &dyn Values) -> Result<Import, ImportError> {
     let mut import = Import::default();
     let mut taken = BTreeMap::new();
     for (original, entry) in servers {
+        if let Some(kind) = entry.as_object().and_then(remote) {
+            let reason = format!(
+                "it is reached over the network ({kind}); only servers that are started here (stdio) run in boxes"
+            );
+            import.remote.push(NotImported { name: original.clone(), reason });
+            continue;
+        }
         let read = usable(original).and_then(|name| Ok((context.entry(entry)?, name)));
         match read {
             Err(reason) => import.refused.push(NotImported { name: original.clone(), reason }),
@@ -143,11 +153,6 @@ struct Context<'a> {
 impl Context<'_> {
     fn entry(&self, entry: &Value) -> Result<(Registration, Vec<String>), String> {
         let entry = entry.as_object().ok_or("it is not an object")?;
-        if let Some(kind) = remote(entry) {
-            return Err(format!(
-                "it is reached over the network ({kind}); only servers that are started here (stdio) run in boxes"
-            ));
-        }
         let command = entry.get("command").and_then(Value::as_str).ok_or("it has no `command`")?;
         let mut registration = Registration::new(self.filled(command)?, [""; 0]);
         let mut notes = Vec::new();

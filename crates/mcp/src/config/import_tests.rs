@@ -42,7 +42,7 @@ fn claude_desktop_s_file_is_taken_as_it_is() {
 }
 
 #[test]
-fn cursor_s_servers_on_the_network_are_refused_by_name() {
+fn cursor_s_servers_on_the_network_are_named_apart() {
     let text = r#"{"mcpServers": {
         "linear": {"url": "https://mcp.linear.app/sse", "headers": {}},
         "remote": {"type": "http", "url": "https://example.com"},
@@ -53,10 +53,11 @@ fn cursor_s_servers_on_the_network_are_refused_by_name() {
     assert_eq!(import.servers[0].registration.args, ["/home/u/s.py"]);
     let notes = import.servers[0].notes.join("; ");
     assert!(notes.contains("`cwd` is not used") && notes.contains("`odd` means nothing here"), "{notes}");
-    let refused: Vec<_> = import.refused.iter().map(ToString::to_string).collect();
-    assert_eq!(refused.len(), 2);
-    assert!(refused[0].starts_with("linear: it is reached over the network (url)"), "{refused:?}");
-    assert!(refused[1].contains("(http)"), "{refused:?}");
+    assert_eq!(import.refused, [], "nothing that could be started is left out");
+    let remote: Vec<_> = import.remote.iter().map(ToString::to_string).collect();
+    assert_eq!(remote.len(), 2);
+    assert!(remote[0].starts_with("linear: it is reached over the network (url)"), "{remote:?}");
+    assert!(remote[1].contains("(http)"), "{remote:?}");
 }
 
 #[test]

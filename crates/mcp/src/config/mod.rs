@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use import::{Import, ImportError, Imported, NotImported, Values, import};
 pub use policy::{Denied, Policy};
 pub use registration::{MAX_NAME, Origin, RESERVED_NAME, Registration, name_problem};
-pub use rewrite::rewrite;
+pub use rewrite::{Rewritten, rewrite};
 pub use store::{Store, StoreError};
 
 /// `[mcp]` of the operator's file.

@@ -2,21 +2,35 @@
 //! without a server. Comments, order and layout stay; only the two values of each entry change.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::import::{ImportError, NotImported, parse, remote, servers_key};
 use super::jsonc;
+use crate::launch::missing::{note, path_in};
+use crate::launch::{MountBy, locate, understand};
 
 /// The names of a file's entries with their places in it.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-/// The file with its entries prefixed, how many were, and those that could not be.
+/// The file with its entries prefixed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewritten {
+    pub text: String,
+    /// Entries that were prefixed.
+    pub count: usize,
+    pub left: Vec<NotImported>,
+    /// What entries that were prefixed lack, each with its name.
+    pub warnings: Vec<String>,
+}
+
+/// Prefixes every stdio server of a file. Paths in it are those of this machine, where `home` is the user's.
 ///
 /// # Errors
 /// When the file as a whole is none.
-pub fn rewrite(text: &str) -> Result<(String, usize, Vec<NotImported>), ImportError> {
+pub fn rewrite(text: &str, home: Option<&Path>) -> Result<Rewritten, ImportError> {
     let strict = jsonc::to_json(text);
     let document = parse(&strict)?;
     let whole: Fields<'_> = fields(&strict)?;
@@ -31,7 +45,7 @@ pub fn rewrite(text: &str) -> Result<(String, usize, Vec<NotImported>), ImportEr
         return Err(ImportError::NotAnObject(key));
     }
     let mut changes: Vec<(usize, usize, String)> = Vec::new();
-    let (mut count, mut left) = (0, Vec::new());
+    let (mut count, mut left, mut warnings) = (0, Vec::new(), Vec::new());
     for (name, raw) in fields(whole[key].get())? {
         let leave = |reason: &str| NotImported { name: name.clone(), reason: reason.to_owned() };
         let Some(entry) = document[key][&name].as_object() else {
@@ -63,6 +77,7 @@ pub fn rewrite(text: &str) -> Result<(String, usize, Vec<NotImported>), ImportEr
             left.push(leave("it runs in a box already"));
             continue;
         }
+        warnings.extend(doubts(command, &args, home).into_iter().map(|doubt| format!("{name}: {doubt}")));
         let wrapped = json!(wrapped(command, args, entry)).to_string();
         let (start, end) = span(&strict, place);
         match places.get("args") {
@@ -77,11 +92,32 @@ pub fn rewrite(text: &str) -> Result<(String, usize, Vec<NotImported>), ImportEr
     }
     // From the end, so that the places before stay where they are.
     changes.sort_by_key(|(start, ..)| std::cmp::Reverse(*start));
-    let mut rewritten = text.to_owned();
+    let mut text = text.to_owned();
     for (start, end, new) in changes {
-        rewritten.replace_range(start..end, &new);
+        text.replace_range(start..end, &new);
     }
-    Ok((rewritten, count, left))
+    Ok(Rewritten { text, count, left, warnings })
+}
+
+/// Why a server may not run as it stands behind `sandcrate mcp run --`.
+fn doubts(command: &str, args: &[String], home: Option<&Path>) -> Vec<String> {
+    let program = command.rsplit('/').next().unwrap_or(command);
+    if ["docker", "podman", "nerdctl"].contains(&program) {
+        return vec![format!(
+            "a box has no container engine for `{program}`: write the server's own command after `--`, and \
+             `--image NAME` in front of it if that needs an image"
+        )];
+    }
+    let understood = match understand(command, args) {
+        Ok(understood) => understood,
+        Err(error) => return vec![error.to_string()],
+    };
+    let project = locate(&understood, command, args, Path::new("/"), home, &[]);
+    let in_project = |argument: &&String| {
+        let path = path_in(argument).and_then(|path| Path::new(path).canonicalize().ok());
+        path.zip(project.as_ref()).is_some_and(|(path, project)| path.starts_with(project))
+    };
+    args.iter().filter(|arg| !in_project(arg)).filter_map(|arg| note(arg, &[], MountBy::Flag)).collect()
 }
 
 fn fields(text: &str) -> Result<Fields<'_>, ImportError> {
@@ -141,24 +177,47 @@ mod tests {
     "done": {"command": "sandcrate", "args": ["mcp", "run", "--", "x"]},
   }
 }"#;
-        let (rewritten, count, left) = rewrite(text).unwrap();
+        let Rewritten { text: rewritten, count, left, warnings } = rewrite(text, None).unwrap();
         assert_eq!(rewritten, expected);
-        assert_eq!(count, 2);
+        assert_eq!((count, warnings.len()), (2, 0));
         let left: Vec<_> = left.iter().map(ToString::to_string).collect();
         assert_eq!(left, ["done: it runs in a box already", "net: it is reached over the network (url)"]);
-        let (again, count, _) = rewrite(&rewritten).unwrap();
-        assert_eq!((again, count), (rewritten, 0), "twice is once");
+        let again = rewrite(&rewritten, None).unwrap();
+        assert_eq!((again.text, again.count), (rewritten, 0), "twice is once");
+    }
+
+    #[test]
+    fn what_cannot_run_as_rewritten_is_told_with_what_to_add() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let (data, project) = (place.join("data"), place.join("project"));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::create_dir(&project).unwrap();
+        std::fs::write(project.join("main.py"), "").unwrap();
+        let text = json!({"mcpServers": {
+            "a": {"command": "npx", "args": ["-y", "server-filesystem", data]},
+            "b": {"command": "/usr/bin/docker", "args": ["run", "-i", "--rm", "x"]},
+            "c": {"command": "npx", "args": ["--call", "x"]},
+            "d": {"command": "python3", "args": [project.join("main.py")]},
+        }});
+        let rewritten = rewrite(&text.to_string(), None).unwrap();
+        assert_eq!(rewritten.count, 4);
+        let data = data.display();
+        let [a, b, c] = rewritten.warnings.as_slice() else { panic!("{:?}", rewritten.warnings) };
+        assert_eq!(*a, format!("a: {data} is not in the box; -v {data}:{data}:ro shows it there"));
+        assert!(b.starts_with("b: a box has no container engine for `docker`"), "{b}");
+        assert!(c.starts_with("c: ") && c.contains("--call"), "{c}");
     }
 
     #[test]
     fn vs_code_s_settings_are_found_below_their_key() {
         let text = r#"{"mcp": {"servers": {"a": {"type": "stdio", "args": [], "command": "x"}}}}"#;
-        let (rewritten, count, _) = rewrite(text).unwrap();
+        let Rewritten { text: rewritten, count, .. } = rewrite(text, None).unwrap();
         assert_eq!(count, 1);
         assert!(
             rewritten.contains(r#""args": ["mcp","run","--","x"], "command": "sandcrate""#),
             "{rewritten}"
         );
-        assert_eq!(rewrite("{}").unwrap_err(), ImportError::NoServers);
+        assert_eq!(rewrite("{}", None).unwrap_err(), ImportError::NoServers);
     }
 }

@@ -38,6 +38,7 @@ use session::Made;
 
 pub use command::{CommandError, Understood, understand};
 pub use missing::MountBy;
+pub(crate) use project::locate;
 pub use tools::{ImageTools, SystemTools, Tool, Toolbox};
 pub use variables::{index_settings, is_withheld};
 

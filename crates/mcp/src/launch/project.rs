@@ -163,7 +163,7 @@ fn walk(directory: &Path, below: &Path, lines: &mut Vec<String>) -> io::Result<(
 }
 
 /// Where the project of a command is, when nobody says. `cwd` is where relative paths start.
-pub(super) fn locate(
+pub(crate) fn locate(
     understood: &Understood,
     command: &str,
     args: &[String],

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use sandcrate_mcp::config::{Imported, NotImported, Values, import, rewrite};
+use sandcrate_mcp::config::{Imported, NotImported, Rewritten, Values, import, rewrite};
 use serde_json::{Value, json};
 
 use super::super::address::Target;
@@ -26,7 +26,8 @@ Examples:
                                                          `sandcrate mcp run`; the old file stays as .bak
 
 The file is taken as it is: `mcpServers` or `servers`, comments, ${env:NAME} and ${input:ID}. Servers on
-the network are refused by name. Exit codes: 0 when all stdio servers were taken, else 125.")]
+the network are named and left out. Exit codes: 0 when all stdio servers were taken, else 125; a server
+that --only names must be taken.")]
 pub(crate) struct ImportArgs {
     /// File of another program; `-` is standard input
     #[arg(value_name = "FILE")]
@@ -75,19 +76,21 @@ pub(super) async fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
             .hint("FILE is what Claude Desktop, Cursor or VS Code keep their MCP servers in")
     };
     if args.rewrite {
-        let (text, count, left) = rewrite(&text).map_err(unusable)?;
-        return rewritten(&args, &text, count, &left);
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        return write_back(&args, &rewrite(&text, home.as_deref()).map_err(unusable)?);
     }
     let mut found = import(&text, &Given(&args.inputs)).map_err(unusable)?;
     if !args.only.is_empty() {
         let wanted = |name: &String| args.only.contains(name);
         if let Some(unknown) = args.only.iter().find(|name| {
             !found.servers.iter().any(|server| server.original == **name)
-                && !found.refused.iter().any(|refused| refused.name == **name)
+                && !found.refused.iter().chain(&found.remote).any(|left_out| left_out.name == **name)
         }) {
             return Err(Failure::invalid(format!("--only {unknown}: the file has no such server")).into());
         }
         found.servers.retain(|server| wanted(&server.original));
+        // Whoever names a server wants that one, wherever it is.
+        found.refused.append(&mut found.remote);
         found.refused.retain(|refused| wanted(&refused.name));
     }
     let client = Client::new(&args.target)?;
@@ -101,7 +104,7 @@ pub(super) async fn run(args: ImportArgs) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(report(&args, &added, &refused))
+    Ok(report(&args, &added, &refused, &found.remote))
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
@@ -120,7 +123,12 @@ async fn add(client: &Client, server: &Imported, replace: bool) -> Result<(), Cl
     client.post::<Value>(path, &body).await.map(drop)
 }
 
-fn report(args: &ImportArgs, added: &[Imported], refused: &[NotImported]) -> ExitCode {
+fn report(
+    args: &ImportArgs,
+    added: &[Imported],
+    refused: &[NotImported],
+    remote: &[NotImported],
+) -> ExitCode {
     let raw = args.output == OutputFormat::Raw;
     let mut text = String::new();
     for server in added {
@@ -133,33 +141,43 @@ fn report(args: &ImportArgs, added: &[Imported], refused: &[NotImported]) -> Exi
             output::notice(&format!("note: {}: {note}", server.original));
         }
     }
-    for refused in refused.iter().filter(|_| raw) {
-        output::notice(&format!("not imported: {refused}"));
+    for left_out in refused.iter().chain(remote).filter(|_| raw) {
+        output::notice(&format!("not imported: {left_out}"));
     }
+    let reasons = |list: &[NotImported]| -> Vec<Value> {
+        list.iter().map(|one| json!({"name": one.name, "reason": one.reason})).collect()
+    };
     let document = json!({
         "imported": added.iter().map(|server| json!({"name": server.name, "original": server.original,
             "notes": server.notes})).collect::<Vec<_>>(),
-        "refused": refused.iter().map(|refused| json!({"name": refused.name, "reason": refused.reason}))
-            .collect::<Vec<_>>(),
+        "refused": reasons(refused),
+        "remote": reasons(remote),
     });
     let written = answer(args.output, &document, &text);
     if refused.is_empty() { written } else { ExitCode::from(crate::failure::OUR_EXIT_CODE) }
 }
 
-fn rewritten(args: &ImportArgs, text: &str, count: usize, left: &[NotImported]) -> anyhow::Result<ExitCode> {
+fn write_back(args: &ImportArgs, rewritten: &Rewritten) -> anyhow::Result<ExitCode> {
+    let Rewritten { text, count, left, warnings } = rewritten;
     for left in left {
         output::notice(&format!("left as it is: {left}"));
+    }
+    for warning in warnings {
+        output::notice(&format!("warning: {warning}"));
+    }
+    if !warnings.is_empty() {
+        output::notice("hint: flags of `sandcrate mcp run` go in front of `--` in the entry's `args`");
     }
     if args.file.as_os_str() == "-" {
         return Ok(output::print(text));
     }
-    if count > 0 {
+    if *count > 0 {
         let mut backup = args.file.clone().into_os_string();
         backup.push(".bak");
         std::fs::copy(&args.file, &backup).with_context(|| format!("keeping {}", backup.display()))?;
         replace(&args.file, text).with_context(|| format!("writing {}", args.file.display()))?;
     }
-    let document = json!({"file": args.file, "rewritten": count});
+    let document = json!({"file": args.file, "rewritten": count, "warnings": warnings});
     Ok(answer(
         args.output,
         &document,
