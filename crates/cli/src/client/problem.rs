@@ -51,6 +51,10 @@ impl ClientError {
         }
     }
 
+    pub(super) fn exit_code(&self) -> u8 {
+        exit_code(self.code())
+    }
+
     fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Unreachable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {

@@ -383,12 +383,56 @@ fn a_file_of_another_program_is_imported_and_managed() {
 }
 
 #[test]
+fn a_directory_is_in_the_box_by_the_entry_of_the_guide() {
+    if skip_without(&[Feature::Box, Feature::Program("python3")]) {
+        return;
+    }
+    let place = tempfile::Builder::new().prefix("sandcrate-test-").tempdir().unwrap();
+    std::fs::write(place.path().join("a.txt"), "of the host").unwrap();
+    let case = Case::start(&format!("[mounts]\nroots = [{:?}]\n", place.path()));
+    let file = case.dir.path().join("claude.json");
+    let entry = json!({"command": "python3", "args": ["-c", SERVER, case.mark, "/data"], "box": {"host_path_mode": "none"}});
+    let mut with_mount = entry.clone();
+    with_mount["box"]["mounts"] = json!([{"host_path": place.path(), "mount_path": "/data", "mode": "ro"}]);
+    let text = json!({"mcpServers": {"files": with_mount, "without": entry}});
+    std::fs::write(&file, text.to_string()).unwrap();
+    case.mcp(&["import", file.to_str().unwrap()]).ok();
+    case.until("files", "connected");
+    case.until("without", "connected");
+    let read = json!({"path": "/data/a.txt"});
+    assert_eq!(said(&case.client("/mcp/files").call("read", &read)), "of the host");
+    assert!(!case.mcp(&["show", "files"]).ok().contains("not in the box"));
+    assert!(said(&case.client("/mcp/without").call("read", &read)).starts_with("cannot read"));
+    for verb in ["show", "logs"] {
+        let told = case.mcp(&[verb, "without"]).ok();
+        assert!(told.contains("/data is not in the box; box.mounts [{\"host_path\":\"/data\""), "{told}");
+    }
+}
+
+#[test]
+fn every_name_that_is_to_go_is_tried() {
+    let case = Case::start("");
+    for name in ["a", "b"] {
+        let body = json!({"name": name, "command": "true", "enabled": false});
+        assert_eq!(case.server.request("POST", "/v1/mcp/servers", "", &body.to_string()).0, 201);
+    }
+    let gone = case.mcp(&["rm", "a", "nosuch", "b"]);
+    assert_eq!((gone.code, gone.stdout.as_str()), (125, "a\nb\n"), "{gone:?}");
+    assert!(gone.stderr.contains("error: Server not found: nosuch"), "{gone:?}");
+    let none = case.mcp(&["rm", "-o", "json", "a", "b"]);
+    let document: Value = serde_json::from_str(&none.stdout).unwrap();
+    assert_eq!((none.code, &document["removed"]), (125, &json!([])), "{none:?}");
+    assert_eq!(document["failed"][1]["name"], "b", "{document}");
+}
+
+#[test]
 fn a_file_is_rewritten_for_people_without_a_server() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mcp.json");
     let text = r#"{"mcpServers": {"a": {"command": "npx", "args": ["-y", "x"], "env": {"K": "1"}}}} // end"#;
     std::fs::write(&file, text).unwrap();
     let done = sandcrate(&["mcp", "import", "--rewrite", file.to_str().unwrap()]).run();
+    assert!(!done.stderr.contains("warning"), "{done:?}");
     assert!(done.ok().starts_with("1 servers of "), "rewritten");
     let expected = r#"{"mcpServers": {"a": {"command": "sandcrate", "args": ["mcp","run","-e","K","--","npx","-y","x"], "env": {"K": "1"}}}} // end"#;
     assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::address::Target;
 use super::http::Client;
+use super::problem::ClientError;
 use super::{answer, text};
 use crate::args::OutputFormat;
 use crate::output;
@@ -46,6 +47,11 @@ Exit codes: 0 when it works, else 125.")]
     /// End an MCP server and start it with everything fresh
     Restart(NameArgs),
     /// Remove MCP servers that clients added
+    #[command(after_help = "\
+Examples:
+  sandcrate mcp rm time notes
+
+All of them are tried: those that went are printed, what failed is told on stderr.")]
     Rm(RemoveArgs),
 }
 
@@ -123,13 +129,36 @@ async fn run(verb: McpClientVerb) -> anyhow::Result<ExitCode> {
         }
         McpClientVerb::Rm(args) => {
             let client = Client::new(&args.target)?;
+            let (mut removed, mut failed) = (Vec::new(), Vec::new());
             for name in &args.names {
-                client.delete::<Value>(&path(name, None)).await?;
+                match client.delete::<Value>(&path(name, None)).await {
+                    Ok(_) => removed.push(name),
+                    Err(error) => failed.push((name, error)),
+                }
+                if failed.last().is_some_and(|(_, error)| error.is_connection()) {
+                    break;
+                }
             }
-            let text: String = args.names.iter().map(|name| format!("{name}\n")).collect();
-            Ok(answer(args.output, &json!({"removed": args.names}), &text))
+            if removed.is_empty()
+                && failed.len() == 1
+                && let Some((_, error)) = failed.pop()
+            {
+                return Err(error.into());
+            }
+            Ok(report_removed(args.output, &removed, &failed))
         }
     }
+}
+
+fn report_removed(format: OutputFormat, removed: &[&String], failed: &[(&String, ClientError)]) -> ExitCode {
+    let errors: Vec<_> =
+        failed.iter().map(|(name, error)| json!({"name": name, "message": error.to_string()})).collect();
+    let text: String = removed.iter().map(|name| format!("{name}\n")).collect();
+    let written = answer(format, &json!({"removed": removed, "failed": errors}), &text);
+    for (_, error) in failed.iter().filter(|_| format == OutputFormat::Raw) {
+        output::notice(&format!("error: {error}"));
+    }
+    failed.first().map_or(written, |(_, error)| ExitCode::from(error.exit_code()))
 }
 
 fn path(name: &str, below: Option<&str>) -> String {
