@@ -32,7 +32,7 @@ Examples:
   sandcrate serve                                 a server for boxes that last, and for their clients
   sandcrate exec demo -- echo hello               a command in a session of it
   sandcrate image import tools ./tools.tar        an image for boxes, then `run --image tools`
-  sandcrate mcp run -- npx -y some-server         an MCP server in a box, for any MCP client
+  sandcrate mcp run -- npx -y @example/server     an MCP server in a box, for any MCP client
   sandcrate mcp config claude-code --write        a sandbox for Claude Code, Cursor and other agents
 
 Environment:

@@ -63,13 +63,8 @@ impl Surroundings {
 }
 
 impl Target {
-    /// Whether a server is named, and not only looked for.
-    pub(crate) fn is_named(&self) -> bool {
-        self.url.is_some()
-    }
-
     /// A server that is named.
-    pub(super) fn at(url: String, token_file: Option<PathBuf>) -> Self {
+    pub(crate) fn at(url: String, token_file: Option<PathBuf>) -> Self {
         Self { url: Some(url), token_file }
     }
 

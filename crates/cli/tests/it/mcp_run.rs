@@ -328,7 +328,47 @@ fn a_client_that_waits_hears_of_the_install_and_a_failed_one_names_its_phase() {
     let failed = Talk::new(failed).running.finish();
     assert_eq!(failed.code, 125, "{failed:?}");
     assert!(failed.stderr.contains("(dep_install)") && failed.stderr.contains("no-such-thing"), "{failed:?}");
+    assert!(!failed.stderr.contains("--install-network"), "it was not the network: {failed:?}");
     assert_eq!(place.cached("building"), 0);
+}
+
+#[test]
+fn a_client_of_a_server_that_cannot_start_is_answered() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let place = Place::new();
+    let initialize = json!({"jsonrpc": "2.0", "id": 5, "method": "initialize", "params": {}});
+    let mut talk = Talk::new(place.call(&["--project", "/no/such"], &["cat"]).start());
+    talk.send(&format!("{initialize}\n"));
+    let answer: Value = serde_json::from_str(&talk.running.wait_for("\n")).unwrap();
+    assert_eq!(answer["id"], 5, "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("(staging)") && message.contains("/no/such"), "{message}");
+    let ended = talk.running.finish();
+    assert_eq!(ended.code, 125, "{ended:?}");
+    assert!(ended.stderr.contains("(staging)"), "{ended:?}");
+}
+
+#[test]
+fn a_path_that_the_box_does_not_have_is_told_with_the_flag_that_shows_it() {
+    if skip_without(&[Feature::Box]) {
+        return;
+    }
+    let place = Place::new();
+    place.write("data/x", "");
+    let data = place.path("data").canonicalize().unwrap();
+    let data = data.to_str().unwrap();
+    let command = ["sh", "-c", "test -e \"$0\"", data];
+    let project = ["--project", "."];
+    let missing = place.call(&project, &command).run();
+    let flag = format!("{data}:{data}:ro");
+    assert!(
+        missing.code == 1 && missing.stderr.contains(&format!("-v {flag} shows it there")),
+        "{missing:?}"
+    );
+    let there = place.call(&[&project[..], &["-v", &flag]].concat(), &command).run();
+    assert!(there.code == 0 && there.stderr.is_empty(), "{there:?}");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::client::address::Target;
 use crate::network::NetworkArgs;
 use crate::units::{parse_cpus, parse_duration, parse_size};
 
@@ -15,7 +14,7 @@ Examples:
   sandcrate mcp run -- npx -y @modelcontextprotocol/server-everything
   sandcrate mcp run -v ~/notes:/notes:ro -- npx -y @modelcontextprotocol/server-filesystem /notes
   sandcrate mcp run --network on -- uvx mcp-server-fetch
-  sandcrate mcp run -e API_TOKEN --allow-net api.example.com:443 -- npx -y some-server
+  sandcrate mcp run -e API_TOKEN --allow-net api.example.com:443 -- npx -y @example/server
   sandcrate mcp run -- python server.py          a project of yours, read-only, with what it needs
   sandcrate mcp run -- uv --directory ~/weather run weather.py
 
@@ -139,8 +138,14 @@ pub(crate) struct McpRunArgs {
     #[arg(short, long)]
     pub(super) quiet: bool,
 
-    #[command(flatten)]
-    pub(super) target: Target,
+    /// Let the server there make the boxes: http://HOST:PORT; $SANDCRATE_URL is not looked at
+    #[arg(long, value_name = "URL")]
+    pub(super) url: Option<String>,
+
+    /// File with that server's token; $SANDCRATE_TOKEN has the token itself [default:
+    /// $SANDCRATE_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub(super) token_file: Option<PathBuf>,
 
     /// The server's program and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]

@@ -1,7 +1,7 @@
 //! `sandcrate mcp run`: one stdio MCP server in a box of its own.
 //!
 //! `plan` checks the flags, `place` has the runtime, `sandcrate-mcp` installs and starts, `pump` moves bytes. Stdout
-//! is the server's, but for log messages of the protocol while it is being installed.
+//! is the server's, but for log messages of the protocol while it is being installed, and errors when it cannot start.
 
 mod args;
 mod input;
@@ -9,6 +9,7 @@ mod place;
 mod plan;
 mod progress;
 mod pump;
+mod refusal;
 mod toolbox;
 
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ use progress::Teller;
 use pump::Ended;
 
 use crate::args::OutputFormat;
-use crate::client::address::Address;
+use crate::client::address::{Address, Target};
 use crate::failure::{self, Failure, OUR_EXIT_CODE};
 use crate::native::{NativeConfig, NewLauncher};
 use crate::output;
@@ -98,12 +99,12 @@ async fn in_place(
 ) -> anyhow::Result<u8> {
     let mut signals = Signals::install()?;
     let opening = async {
-        if !args.target.is_named() {
+        let Some(url) = &args.url else {
             return Place::own(config, plan.grants.clone(), launcher).await;
-        }
+        };
         // Boxes are made over there.
         drop(launcher);
-        match args.target.resolve()? {
+        match Target::at(url.clone(), args.token_file.clone()).resolve()? {
             (Address::Tcp(address), token) => Place::server(&address, token.as_deref()).await,
             (Address::Unix(path), _) => {
                 Err(Failure::invalid(format!("--url unix:{}: mcp run needs http://", path.display()))
@@ -113,8 +114,17 @@ async fn in_place(
         }
     };
     let place = tokio::select! {
-        place = opening => place?,
+        place = opening => place,
         signal = signals.ending() => return Ok(by_signal(signal)),
+    };
+    let place = match place {
+        Ok(place) => place,
+        Err(error) => {
+            let text = not_started_text(&PhaseError::new(Phase::BoxUnavailable, format!("{error:#}")));
+            let mut reading = JoinSet::new();
+            refusal::answer(Vec::new(), false, &mut input::read(&mut reading)?, &text).await;
+            return Err(error);
+        }
     };
     let launcher = Launcher::new(place.client(), plan.launch.clone());
     let result = tokio::select! {
@@ -159,7 +169,11 @@ async fn serve(launcher: &Launcher, place: &Place, plan: &Plan) -> anyhow::Resul
     };
     let mut server = match started {
         Ok(server) => server,
-        Err(error) => return not_started(launcher, plan, error).await,
+        Err(error) => {
+            let text = not_started_text(&error);
+            refusal::answer(early.pieces, early.ended, &mut input, &text).await;
+            return not_started(launcher, plan, error).await;
+        }
     };
     let (session, process) = (&plan.identity.session_id, &plan.identity.process_id);
     let log = place.runtime().and_then(|runtime| runtime.process_log(session, process).ok());
@@ -244,6 +258,10 @@ async fn converse(
     })
 }
 
+fn not_started_text(error: &PhaseError) -> String {
+    format!("the server could not be started ({}): {}", error.phase, error.message)
+}
+
 /// The server's own code when it had one, and the reason in any case.
 async fn not_started(launcher: &Launcher, plan: &Plan, error: PhaseError) -> anyhow::Result<u8> {
     let code = match launcher.look(&plan.identity).await {
@@ -257,9 +275,8 @@ async fn not_started(launcher: &Launcher, plan: &Plan, error: PhaseError) -> any
         Phase::Staging => ErrorKind::Validation,
         _ => ErrorKind::Internal,
     };
-    let failure =
-        Failure::new(kind, format!("the server could not be started ({}): {}", error.phase, error.message));
-    let failure = match hint(error.phase) {
+    let failure = Failure::new(kind, not_started_text(&error));
+    let failure = match hint(&error) {
         Some(hint) => failure.hint(hint),
         None => failure,
     };
@@ -272,15 +289,66 @@ async fn not_started(launcher: &Launcher, plan: &Plan, error: PhaseError) -> any
     }
 }
 
-fn hint(phase: Phase) -> Option<&'static str> {
-    Some(match phase {
+fn hint(error: &PhaseError) -> Option<&'static str> {
+    Some(match error.phase {
         Phase::BoxUnavailable | Phase::SessionCreate => {
             "`sandcrate doctor` says what is missing on this machine"
         }
-        Phase::DepInstall => {
-            "an index that is not on the Internet needs --install-network, such as --install-network 'allow 10.0.0.5:443'"
+        Phase::DepInstall if speaks_of_a_connection(&error.message) => {
+            "an index that is not on the public Internet needs its name and its address: \
+             --install-network 'allow NAME:443, allow ADDRESS:443'"
         }
         Phase::Staging => "--project names the server's directory, -v shows more of the host",
         _ => return None,
     })
+}
+
+/// Whether the output of pip, uv or npm says that a host was not found or not reached.
+fn speaks_of_a_connection(output: &str) -> bool {
+    const WORDS: [&str; 16] = [
+        "name resolution",
+        "name or service not known",
+        "could not resolve",
+        "failed to lookup address",
+        "dns error",
+        "getaddrinfo",
+        "enotfound",
+        "eai_again",
+        "econn",
+        "etimedout",
+        "unreach",
+        "no route to host",
+        "connection refused",
+        "connection reset",
+        "timed out",
+        "error sending request",
+    ];
+    let output = output.to_lowercase();
+    WORDS.iter().any(|word| output.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_is_suggested_where_it_was_the_network() {
+        let hinted = |output: &str| hint(&PhaseError::new(Phase::DepInstall, output)).is_some();
+        for output in [
+            "Failed to establish a new connection: [Errno -3] Temporary failure in name resolution",
+            "npm error code ENOTFOUND",
+            "npm error connect ECONNREFUSED 10.0.0.5:443",
+            "error sending request for url (https://index.example/simple/a/)",
+            "OSError: [Errno 101] Network is unreachable",
+        ] {
+            assert!(hinted(output), "{output}");
+        }
+        for output in [
+            "ERROR: No matching distribution found for no-such-thing==9",
+            "npm error 404 Not Found - GET https://index.example/no-such-thing",
+            "error: command 'gcc' failed: No such file or directory",
+        ] {
+            assert!(!hinted(output), "{output}");
+        }
+    }
 }

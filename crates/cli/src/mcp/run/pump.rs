@@ -33,7 +33,7 @@ pub(super) fn write_if_room(data: &[u8]) {
 }
 
 /// Writes to stdout, on this thread when it cannot block: an answer need not wait for another.
-async fn write(data: &[u8]) -> io::Result<()> {
+pub(super) async fn write(data: &[u8]) -> io::Result<()> {
     if data.len() <= AT_ONCE && has_room(io::stdout()) {
         return streams::write(Stream::Stdout, data);
     }
