@@ -101,13 +101,17 @@ pub(crate) enum OutputFormat {
 
 /// Parses the arguments of this process. `Err` is the exit code after help, version or a complaint.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
-    let argv: Vec<OsString> = std::env::args_os().collect();
-    Cli::try_parse_from(&argv).map_err(|error| {
+    parse_from(&std::env::args_os().collect::<Vec<_>>())
+}
+
+/// The same for other arguments, the program's name included.
+pub(crate) fn parse_from(argv: &[OsString]) -> Result<Cli, ExitCode> {
+    Cli::try_parse_from(argv).map_err(|error| {
         match error.kind() {
             ClapKind::DisplayHelp | ClapKind::DisplayVersion => {
                 return output::print(&error.render().to_string());
             }
-            _ if asks_for_json(&argv) => {
+            _ if asks_for_json(argv) => {
                 let text = error.render().to_string();
                 // The rest is advice for a terminal.
                 let text = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");

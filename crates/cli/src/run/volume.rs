@@ -32,6 +32,19 @@ pub(crate) fn request(flag: &OsStr, cwd: &Path) -> anyhow::Result<(String, Strin
     Ok((source, target, mode(access)))
 }
 
+/// The flag with a source that is the same from everywhere: a relative one starts at `cwd`.
+pub(crate) fn absolute(flag: &str, cwd: &Path) -> anyhow::Result<String> {
+    let (source, ..) = split(OsStr::new(flag))?;
+    if source.is_absolute() {
+        return Ok(flag.to_owned());
+    }
+    let found = source_of(&cwd.join(source), &[]).with_context(|| format!("--volume {flag}"))?;
+    let found = found
+        .to_str()
+        .ok_or_else(|| Failure::invalid(format!("--volume {flag}: the source must be UTF-8")))?;
+    Ok(format!("{found}{}", &flag[source.as_os_str().len()..]))
+}
+
 /// As a request for a session writes it.
 pub(crate) fn mode(access: MountAccess) -> &'static str {
     match access {
@@ -108,6 +121,10 @@ mod tests {
         let found = parse("da:ta:/data/./x/:ro", &real).unwrap();
         assert_eq!((found.source, found.access), (real.join("da:ta"), MountAccess::ReadOnly));
         assert_eq!(found.target, "/data/x");
+        let shown = real.display();
+        assert_eq!(absolute(".:/workspace", &real).unwrap(), format!("{shown}:/workspace"));
+        assert_eq!(absolute("da:ta:/data:ro", &real).unwrap(), format!("{shown}/da:ta:/data:ro"));
+        assert_eq!(absolute("/x:/y", &real).unwrap(), "/x:/y");
     }
 
     #[test]

@@ -355,7 +355,14 @@ fn a_clients_configuration_is_printed_and_written() {
     let printed = config(&["cursor", "--name", "box", "--", "-v", ".:/workspace"]);
     let entry = &printed.json()["mcpServers"]["box"];
     assert!(Path::new(entry["command"].as_str().unwrap()).is_absolute(), "{entry}");
-    assert_eq!(entry["args"], json!(["mcp", "serve", "-v", ".:/workspace"]));
+    let here = home.path().canonicalize().unwrap();
+    let volume = format!("{}:/workspace", here.display());
+    assert_eq!(entry["args"], json!(["mcp", "serve", "-v", volume]), "a client starts it anywhere");
+    let joined = config(&["cursor", "--", "--volume=.:/workspace", "-m", "1G"]).json();
+    let joined = &joined["mcpServers"]["sandcrate"]["args"];
+    assert_eq!(*joined, json!(["mcp", "serve", format!("--volume={volume}"), "-m", "1G"]));
+    let shared = config(&["cursor", "--file", "mcp.json", "--", "-v", ".:/workspace"]).json();
+    assert_eq!(shared["mcpServers"]["sandcrate"]["args"][3], ".:/workspace", "it is not one person's");
     assert!(printed.stderr.contains(".cursor/mcp.json"), "{}", printed.stderr);
     assert!(std::fs::read_dir(home.path()).unwrap().next().is_none(), "nothing is written without --write");
     assert_eq!(config(&["vscode"]).json()["servers"]["sandcrate"]["type"], "stdio");
@@ -378,6 +385,21 @@ fn a_clients_configuration_is_printed_and_written() {
     assert_eq!(std::fs::read_to_string(home.path().join(".claude.json")).unwrap(), bad);
     let project = config(&["claude-code", "--write", "--file", "p/.mcp.json"]);
     assert!(project.code == 0 && home.path().join("p/.mcp.json").is_file(), "{}", project.stderr);
+    for (flags, words) in [
+        (&["--memroy", "1G"][..], "unexpected argument '--memroy'"),
+        (&["-m", "much"], "--memory"),
+        (&["-v", "none:/workspace"], "does not exist"),
+        (&["--network", "banana"], "banana"),
+        (&["--url", "ftp://x"], "--url `ftp://x`"),
+        (&["--url", "http://x:1", "-m", "1G"], "cannot be used with"),
+    ] {
+        let refused = config(&[&["cursor", "--write", "--name", "bad", "--"], flags].concat());
+        assert_eq!(refused.code, 125, "{flags:?}");
+        assert!(refused.stderr.contains(words), "{flags:?}: {}", refused.stderr);
+        let as_served = sandcrate(&[&["mcp", "serve"], flags].concat()).dir(home.path()).run();
+        assert_eq!(refused.stderr, as_served.stderr, "{flags:?}: the same words");
+    }
+    assert!(!std::fs::read_to_string(&file).unwrap().contains("bad"), "nothing of it is written");
     assert_eq!(config(&["emacs"]).code, 125);
     assert_eq!(config(&["cursor", "--name", " "]).code, 125);
 }

@@ -4,6 +4,7 @@ mod clients;
 mod edit;
 mod file;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,9 +14,11 @@ use serde_json::{Map, Value, json};
 
 use clients::McpClient;
 
-use crate::args::OutputFormat;
+use super::McpVerb;
+use crate::args::{self, OutputFormat, Verb};
 use crate::failure::{self, Failure};
 use crate::output;
+use crate::run::volume;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -24,7 +27,8 @@ Examples:
   sandcrate mcp config vscode --write -- -v .:/workspace    with flags of `sandcrate mcp serve`
   sandcrate mcp config claude-code --write --file .mcp.json for everybody who works on this project
 
-What is after `--` is passed on to `sandcrate mcp serve`. --write keeps everything else in the file as
+What is after `--` is passed on to `sandcrate mcp serve`, which must take it. A relative SRC of -v
+becomes absolute; with --file it stays, and starts where the client starts the server. --write keeps everything else in the file as
 it is, and the file as it was beside it, as FILE.bak-N. A file that is no JSON is left alone.";
 
 /// Print, or write, the entry that makes a client use a box
@@ -66,7 +70,11 @@ fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
         return Err(Failure::invalid(problem).into());
     }
     let program = std::env::current_exe().context("finding our own program")?;
-    let entry = entry(args.client, &program, &args.flags)?;
+    let flags = match checked(args)? {
+        Ok(flags) => flags,
+        Err(code) => return Ok(code),
+    };
+    let entry = entry(args.client, &program, &flags)?;
     let key = args.client.key();
     if !args.write {
         let document = json!({ key: { name: entry } });
@@ -87,6 +95,37 @@ fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
     }
     output::notice(args.client.afterwards());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The flags, when `sandcrate mcp serve` takes them. Its parser has told the person what it does not.
+fn checked(args: &ConfigArgs) -> anyhow::Result<Result<Vec<String>, ExitCode>> {
+    let serve = ["sandcrate", "mcp", "serve"].into_iter().chain(args.flags.iter().map(String::as_str));
+    let cli = match args::parse_from(&serve.map(OsString::from).collect::<Vec<_>>()) {
+        Ok(cli) => cli,
+        Err(code) => return Ok(Err(code)),
+    };
+    let Verb::Mcp(McpVerb::Serve(serve)) = cli.command else {
+        return Err(Failure::invalid("these are no flags of `sandcrate mcp serve`").into());
+    };
+    let cwd = std::env::current_dir().context("finding the current directory")?;
+    super::serve::check(&serve, &cwd)?;
+    // A client starts servers wherever it likes. A file that people share names no directory of one of them.
+    if args.file.is_some() {
+        return Ok(Ok(args.flags.clone()));
+    }
+    let mut is_volume = false;
+    let mut flags = Vec::new();
+    for flag in &args.flags {
+        let joined =
+            ["--volume=", "-v=", "-v"].iter().find(|name| flag.len() > name.len() && flag.starts_with(*name));
+        flags.push(match joined {
+            _ if is_volume => volume::absolute(flag, &cwd)?,
+            Some(name) => format!("{name}{}", volume::absolute(&flag[name.len()..], &cwd)?),
+            None => flag.clone(),
+        });
+        is_volume = matches!(flag.as_str(), "-v" | "--volume");
+    }
+    Ok(Ok(flags))
 }
 
 fn place(args: &ConfigArgs) -> Option<PathBuf> {

@@ -24,6 +24,7 @@ pub(crate) use args::ServeArgs;
 use plan::Plan;
 
 use crate::args::OutputFormat;
+use crate::client::address::Target;
 use crate::client::mcp_bridge;
 use crate::failure::{self, Failure};
 use crate::native::NativeBackend;
@@ -57,6 +58,15 @@ pub(super) fn main(args: ServeArgs) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
+    }
+}
+
+/// Whether a server could be begun with these flags, as far as can be known before.
+pub(super) fn check(args: &ServeArgs, cwd: &Path) -> anyhow::Result<()> {
+    match &args.url {
+        Some(url) => Target::at(url.clone(), args.token_file.clone()).resolve().map(drop),
+        // Variables that it is to pass on may come from the client.
+        None => plan::plan(args, cwd, |_| None).map(drop),
     }
 }
 
