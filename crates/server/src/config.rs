@@ -38,7 +38,8 @@ pub struct ServerLimits {
     /// Between two pings on a WebSocket; a peer silent for three of them is dead.
     #[serde(rename = "ping_interval_ms", with = "millis")]
     pub ping_interval: Duration,
-    /// For one message to a peer; one that does not read for so long is closed.
+    /// A peer that takes nothing of what is written to it for so long is closed, and one message on a WebSocket takes
+    /// no longer.
     #[serde(rename = "write_timeout_ms", with = "millis")]
     pub write_timeout: Duration,
     /// MCP sessions on `/mcp/box` at a time.

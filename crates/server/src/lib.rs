@@ -12,6 +12,7 @@ mod config;
 mod e2b;
 mod mcp;
 mod operations;
+mod placed;
 mod refusal;
 mod relay;
 mod rest;

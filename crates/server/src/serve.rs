@@ -4,9 +4,8 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,13 +15,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use sandcrate_runtime::Runtime;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::e2b;
+use crate::placed::{Placed, Stream};
 use crate::{App, ConfigError, Connection, Legacy, Peer, ServerConfig, TlsIdentity};
 
 /// A bound socket.
@@ -132,7 +131,7 @@ async fn accept_loop(listener: Listener, router: Router, app: App, places: Arc<S
             place = places.clone().acquire_owned() => place,
         };
         let Ok(place) = place else { return };
-        let stream = Placed { stream, _place: place };
+        let stream = Placed::new(stream, place, app.config.limits.write_timeout);
         app.tasks.spawn(serve_connection(stream, listener.identity(), peer, router.clone(), app.clone()));
     }
 }
@@ -211,54 +210,5 @@ async fn serve_stream(stream: impl Stream + 'static, peer: Peer, router: Router,
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, error = &error as &dyn std::error::Error, "connection ended");
-    }
-}
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// A connection together with its place among `max_connections`, which it keeps through an upgrade.
-struct Placed {
-    stream: Box<dyn Stream>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl AsyncRead for Placed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Placed {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, data)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::support::{PATIENCE, Server, next, until};
+use crate::support::{PATIENCE, Server, next, plain_client, until};
 
 fn limited(limits: ServerLimits) -> ServerConfig {
     ServerConfig { limits, ..ServerConfig::default() }
@@ -78,6 +78,40 @@ async fn a_client_that_never_reads_is_closed() {
     until("the connection is closed", || server.app.tasks.len() <= 4).await;
     let mut other = server.rpc().await;
     other.ok("__ping", json!({})).await;
+    server.stop().await;
+}
+
+/// A download and its piece of the file went on for ever, however many there were.
+#[tokio::test]
+async fn a_download_that_nobody_reads_is_ended_and_an_idle_connection_kept() {
+    let limits = ServerLimits { write_timeout: SHORT, ..ServerLimits::default() };
+    let server = Server::with(limited(limits)).await;
+    let http = plain_client();
+    let url = format!("http://{}/v1/sessions/s", server.address);
+    assert_eq!(http.post(&url).send().await.unwrap().status(), 201);
+    // More than the kernel holds for both sides.
+    let file = http.put(format!("{url}/files/workspace/z")).body(vec![b'x'; 64 << 20]).send();
+    assert_eq!(file.await.unwrap().status(), 201);
+    let mut rpc = server.rpc().await;
+    let tasks = server.app.tasks.len();
+
+    let mut downloads = Vec::new();
+    for _ in 0..4 {
+        let mut download = TcpStream::connect(server.address).await.unwrap();
+        download
+            .write_all(b"GET /v1/sessions/s/files/workspace/z HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .await
+            .unwrap();
+        // Its answer has begun.
+        download.peek(&mut [0]).await.unwrap();
+        downloads.push(download);
+    }
+    until("the connections are closed", || server.app.tasks.len() <= tasks).await;
+    // Neither this one nor the client's, which had nothing to be written to them meanwhile.
+    rpc.ok("__ping", json!({})).await;
+    assert_eq!(http.get(&url).send().await.unwrap().status(), 200);
+    assert_eq!(server.app.tasks.len(), tasks, "the idle connection was used again");
+    drop(downloads);
     server.stop().await;
 }
 

@@ -11,9 +11,15 @@ use sandcrate_backend::{FileEntry, FileKind, FileReply, FileRequest};
 use sandcrate_runtime::Runtime;
 
 use super::range::{Wanted, wanted};
-use super::{PIECE_BYTES, failed, follow, unexpected};
+use super::{failed, follow, unexpected};
 use crate::App;
 use crate::rest::error::ApiError;
+
+/// A client that does not read holds one of these, so it is far shorter than what an upload gathers; each is a
+/// worker in the box, so it is not shorter still.
+const PIECE_BYTES: u64 = 512 << 10;
+/// Of a file whose length is not known, which should come in one piece.
+const LONGEST_PIECE_BYTES: u64 = 4 << 20;
 
 pub(crate) async fn answer(
     app: App,
@@ -121,12 +127,13 @@ impl Reading {
         if left == 0 {
             return Ok(Bytes::new());
         }
-        let limit = left.min(PIECE_BYTES as u64);
+        let longest = if self.end.is_some() { PIECE_BYTES } else { LONGEST_PIECE_BYTES };
+        let limit = left.min(longest);
         let request = FileRequest::Read { path: self.path.clone(), offset: self.offset, limit };
         let FileReply::Data { mut data, .. } = self.runtime.files(&self.session, request).await? else {
             return Err(unexpected("read", &self.path));
         };
-        data.truncate(PIECE_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX)));
+        data.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         self.offset += data.len() as u64;
         if data.is_empty() && self.end.is_some() {
             return Err(failed(&self.path, "became shorter while it was read"));

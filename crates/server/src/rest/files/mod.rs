@@ -27,7 +27,7 @@ use super::schema::FileFacts;
 use super::spec;
 use crate::{App, uploads};
 
-/// One piece of a file in memory, for each transfer under way.
+/// One piece of a file in memory, for each upload under way.
 const PIECE_BYTES: usize = 4 << 20;
 /// Links in a row, as the kernel follows them.
 const MAX_LINKS: usize = 40;
