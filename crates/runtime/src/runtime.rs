@@ -32,7 +32,7 @@ use crate::output_log::{LogEnd, Subscription};
 use crate::reaper;
 use crate::records::{Records, RecordsError};
 use crate::session::{Session, SessionOptions, SessionView, locked};
-use crate::streams::{CommandId, CommandView, Followed};
+use crate::streams::{CommandId, CommandView, Followed, Started};
 use crate::table::Table;
 use crate::tenant::owner;
 
@@ -337,9 +337,9 @@ impl Runtime {
         let limits = &self.inner.config.limits;
         session.streams.check_room(limits.commands)?;
         let _busy = session.use_now();
-        let pty = request.pty.is_some();
+        let started = Started::of(&request);
         let execution = self.inner.start_in(&session, request).await?;
-        let (id, driver) = session.streams.add(pty, execution, limits.log_bytes);
+        let (id, driver) = session.streams.add(started, execution, limits.log_bytes);
         let runtime = Arc::downgrade(&self.inner);
         session.tasks.spawn(async move {
             let end = driver.await;

@@ -3,11 +3,13 @@
 //! The runtime owns the command, not the client: a client that goes away finds its output again for a while.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sandcrate_backend::{ExecControl, ExecEvent, ExecExit, Execution};
+use sandcrate_backend::{Command, ExecControl, ExecEvent, ExecExit, ExecRequest, Execution};
+use sandcrate_protocol::Timestamp;
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -18,6 +20,8 @@ use crate::session::locked;
 
 /// How long an ended command can still be followed.
 const KEPT: Duration = Duration::from_secs(300);
+/// Characters of a command that are shown with it: enough to know it again, and not a whole script for each.
+const SHOWN_CHARS: usize = 200;
 
 /// The name of a followed command, unique in its session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -34,14 +38,64 @@ impl std::fmt::Display for CommandId {
 #[derive(Debug, Clone)]
 pub struct CommandView {
     pub id: CommandId,
+    /// Its words, or its text for the shell, cut short. Never its environment.
+    pub command: String,
+    pub started_at: Timestamp,
     pub running: bool,
     pub pty: bool,
     pub exit: Option<ExecExit>,
+    /// The id of the newest event there can be.
+    pub newest_event: u64,
+}
+
+/// What is kept of the request that started a command.
+#[derive(Debug)]
+pub(crate) struct Started {
+    command: String,
+    pty: bool,
+}
+
+impl Started {
+    pub(crate) fn of(request: &ExecRequest) -> Self {
+        let mut command = match &request.command {
+            Command::Shell(script) => script.chars().take(SHOWN_CHARS + 1).collect(),
+            Command::Argv(words) => shown(words),
+        };
+        if let Some((cut, _)) = command.char_indices().nth(SHOWN_CHARS) {
+            command.truncate(cut);
+            command.push('…');
+        }
+        Self { command, pty: request.pty.is_some() }
+    }
+}
+
+/// Words as a shell would take them.
+fn shown(words: &[OsString]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    let mut shown = String::new();
+    for word in words {
+        // More is cut off anyway.
+        if shown.len() > 4 * SHOWN_CHARS {
+            break;
+        }
+        let word = word.to_string_lossy();
+        if !shown.is_empty() {
+            shown.push(' ');
+        }
+        if !word.is_empty() && word.chars().all(plain) {
+            shown.push_str(&word);
+        } else {
+            shown.push_str(&format!("'{}'", word.replace('\'', r"'\''")));
+        }
+    }
+    shown
 }
 
 #[derive(Debug)]
 pub(crate) struct Followed {
     id: CommandId,
+    command: String,
+    started_at: Timestamp,
     pty: bool,
     log: Arc<OutputLog>,
     control: mpsc::Sender<ExecControl>,
@@ -50,10 +104,12 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    fn new(id: CommandId, pty: bool, execution: &mut Execution, log_bytes: usize) -> Arc<Self> {
+    fn new(id: CommandId, started: Started, execution: &mut Execution, log_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             id,
-            pty,
+            command: started.command,
+            started_at: Timestamp::now(),
+            pty: started.pty,
             log: OutputLog::new(log_bytes),
             control: execution.controller(),
             stdin: Mutex::new(execution.take_stdin()),
@@ -92,7 +148,15 @@ impl Followed {
             Some((_, LogEnd::Exit(exit))) => Some(exit.clone()),
             _ => None,
         };
-        CommandView { id: self.id.clone(), running: end.is_none(), pty: self.pty, exit }
+        CommandView {
+            id: self.id.clone(),
+            command: self.command.clone(),
+            started_at: self.started_at,
+            running: end.is_none(),
+            pty: self.pty,
+            exit,
+            newest_event: self.log.written() + u64::from(end.is_some()),
+        }
     }
 
     pub(crate) fn follow(&self, after: Option<u64>) -> Subscription {
@@ -149,7 +213,7 @@ impl Streams {
     /// Takes a started command over; the task keeps it until its end.
     pub(crate) fn add(
         &self,
-        pty: bool,
+        started: Started,
         mut execution: Execution,
         log_bytes: usize,
     ) -> (CommandId, impl Future<Output = (LogEnd, u64)> + use<>) {
@@ -157,7 +221,7 @@ impl Streams {
         commands.next += 1;
         let number = commands.next;
         let id = CommandId(number.to_string());
-        let followed = Followed::new(id.clone(), pty, &mut execution, log_bytes);
+        let followed = Followed::new(id.clone(), started, &mut execution, log_bytes);
         commands.by_id.insert(number, Arc::clone(&followed));
         (id, followed.drive(execution))
     }
@@ -197,5 +261,21 @@ impl Commands {
         for number in ended.iter().take(ended.len().saturating_sub(limit)) {
             self.by_id.remove(number);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it_and_cut_short() {
+        let argv = ExecRequest::argv(["sh", "-c", "echo it's"]);
+        assert_eq!(Started::of(&argv).command, r"sh -c 'echo it'\''s'");
+        assert_eq!(Started::of(&ExecRequest::shell("make all")).command, "make all");
+        let long = Started::of(&ExecRequest::shell("ä".repeat(5000))).command;
+        assert_eq!(long, format!("{}…", "ä".repeat(SHOWN_CHARS)));
+        let many = Started::of(&ExecRequest::argv(vec!["x"; 100_000])).command;
+        assert_eq!(many.chars().count(), SHOWN_CHARS + 1);
     }
 }

@@ -141,7 +141,7 @@ async fn delete_command(
 /// Follow a command
 ///
 /// From its beginning, or after the event that `Last-Event-ID` names. Output that is no longer kept is told as
-/// an event `gap`. 204 when there is nothing after that event, so that a browser stops asking.
+/// an event `gap`, and an id that is ahead of a running command is refused. 204 when there is nothing after that event, so that a browser stops asking.
 #[utoipa::path(get, path = "/v1/sessions/{id}/commands/{cid}/events", tag = "commands",
     operation_id = "follow_command",
     params(("id" = String, Path, description = "Name of the session", example = "demo"),
@@ -159,8 +159,10 @@ async fn follow_command(
 ) -> Result<Response, ApiError> {
     let cursor = Cursor::of_request(&headers, params.after.as_deref())?;
     let command = CommandId(command);
-    let running = app.runtime.command(&id, &command)?.running;
-    if !running {
+    let view = app.runtime.command(&id, &command)?;
+    if view.running {
+        cursor.check(view.newest_event, params.after.as_deref())?;
+    } else {
         let mut look = app.runtime.follow_command(&id, &command, Some(cursor.after()))?;
         if look.next().await.is_none() {
             return Ok(StatusCode::NO_CONTENT.into_response());

@@ -136,11 +136,24 @@ impl From<RuntimeError> for ApiError {
                 Self { field: Some("network".to_owned()), ..plain }
             }
             RuntimeError::Backend(inner) => match inner.as_ref() {
-                BackendError::Invalid { field, .. } => Self { field: Some(field.clone()), ..plain },
+                BackendError::Invalid { field, problem } => match wire_field(field) {
+                    Some(field) => Self::invalid(field, problem),
+                    None => Self { field: Some(field.clone()), ..plain },
+                },
                 _ => plain,
             },
             _ => plain,
         }
+    }
+}
+
+/// How a request spells a field of the backend's own, where that has another name or unit.
+fn wire_field(field: &str) -> Option<&'static str> {
+    match field {
+        "pids" => Some("pids_limit"),
+        "memory_bytes" => Some("memory_mb"),
+        "cpu_millis" => Some("cpus"),
+        _ => None,
     }
 }
 
@@ -203,6 +216,19 @@ mod tests {
             "existing": "2.0",
         }});
         assert_eq!(error.to_value(), expected);
+    }
+
+    #[test]
+    fn a_refusal_of_the_backend_names_the_field_of_the_request() {
+        let error = ApiError::from(BackendError::invalid("pids", "must be at least 2"));
+        let expected = json!({"error": {
+            "code": "validation_error",
+            "message": "pids_limit must be at least 2",
+            "field": "pids_limit",
+        }});
+        assert_eq!(error.to_value(), expected);
+        let other = ApiError::from(BackendError::invalid("workdir", "must be absolute"));
+        assert_eq!(other.field.as_deref(), Some("workdir"));
     }
 
     #[test]

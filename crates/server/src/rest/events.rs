@@ -49,6 +49,14 @@ impl Cursor {
         self.owed.map_or(self.last, |owed| owed.from)
     }
 
+    /// Refuses a place that the log has not come to: what is written up to there would be left out in silence.
+    pub(crate) fn check(&self, newest: u64, after: Option<&str>) -> Result<(), ApiError> {
+        if self.last <= newest {
+            return Ok(());
+        }
+        Err(ApiError::invalid(source(after), format!("is ahead of the newest event, which is {newest}")))
+    }
+
     /// From the header that a browser sends by itself, or from the query.
     pub(crate) fn of_request(headers: &HeaderMap, after: Option<&str>) -> Result<Self, ApiError> {
         let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?"));
@@ -56,10 +64,15 @@ impl Cursor {
             None | Some("") => Ok(Self::default()),
             Some(text) => {
                 let problem = "is not an id of an event of this stream";
-                text.parse().map_err(|()| ApiError::invalid("Last-Event-ID", problem))
+                text.parse().map_err(|()| ApiError::invalid(source(after), problem))
             }
         }
     }
+}
+
+/// What of a request names a place.
+fn source(after: Option<&str>) -> &'static str {
+    if after.is_some() { "after" } else { "Last-Event-ID" }
 }
 
 impl fmt::Display for Cursor {

@@ -44,7 +44,7 @@ async fn exec(
     JsonBody(mut body): JsonBody<Map<String, Value>>,
 ) -> Result<Response, ApiError> {
     spec::check_named(&id, &mut body)?;
-    spec::check_fields(&body, &[&BOX_FIELDS, &COMMAND_FIELDS, &OPTION_FIELDS])?;
+    spec::check_fields(&body, &[&["cmd"], &BOX_FIELDS, &COMMAND_FIELDS, &OPTION_FIELDS])?;
     let streamed = wants_events(&headers);
     let (session, start) = prepare(&app, &id, body, streamed).await?;
     if streamed {

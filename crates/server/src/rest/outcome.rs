@@ -5,8 +5,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sandcrate_backend::{Collected, ExecExit, ExitStatus, LimitHit, MemoryScope, Usage};
-use sandcrate_protocol::ExecStatus;
 use sandcrate_protocol::network::{Counters, Denial};
+use sandcrate_protocol::{ExecStatus, Timestamp};
 use sandcrate_runtime::{CommandView, ExecOutcome};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -168,6 +168,11 @@ impl ExecBody {
 pub(crate) struct CommandBody {
     #[schema(example = "1")]
     command_id: String,
+    /// Its words, or its text for the shell, cut short.
+    #[schema(example = "cat")]
+    command: String,
+    #[schema(value_type = String, example = "2026-01-31T12:00:00+00:00")]
+    started_at: Timestamp,
     running: bool,
     /// Whether it has a terminal.
     pty: bool,
@@ -177,7 +182,14 @@ pub(crate) struct CommandBody {
 impl From<CommandView> for CommandBody {
     fn from(view: CommandView) -> Self {
         let exit = view.exit.as_ref().map(ExitBody::from);
-        Self { command_id: view.id.0, running: view.running, pty: view.pty, exit }
+        Self {
+            command_id: view.id.0,
+            command: view.command,
+            started_at: view.started_at,
+            running: view.running,
+            pty: view.pty,
+            exit,
+        }
     }
 }
 

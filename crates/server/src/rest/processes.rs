@@ -78,6 +78,10 @@ struct LogParams {
 async fn start(app: &App, id: &str, body: Map<String, Value>) -> Result<Started, ApiError> {
     spec::check_fields(&body, &[&FIELDS])?;
     let spec = ProcessSpec::from_json(&Value::Object(body))?;
+    // LangBot's wire allows it; here it could never be named in a path.
+    if spec.process_id.is_empty() {
+        return Err(ApiError::invalid("process_id", "must not be empty"));
+    }
     let process = app.runtime.start_process(id, &spec).await?;
     Ok((StatusCode::CREATED, Json(process)))
 }
@@ -216,8 +220,12 @@ async fn process_logs(
     let mut log = app.runtime.process_log(&id, &process)?;
     if follow {
         let ended = app.runtime.process(&id, &process)?.status == ProcessStatus::Exited;
-        if ended && Kept::read(&mut app.runtime.process_log(&id, &process)?).position <= cursor.after() {
+        let newest = Kept::read(&mut app.runtime.process_log(&id, &process)?).position;
+        if ended && newest <= cursor.after() {
             return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+        if !ended {
+            cursor.check(newest, params.after.as_deref())?;
         }
         return Ok(events::answer(None, log, Encoder::new(cursor), app.abort.clone()));
     }

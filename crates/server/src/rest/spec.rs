@@ -11,9 +11,8 @@ use serde_json::{Map, Value};
 use super::error::ApiError;
 use super::extract::cut;
 
-/// Fields of the box and of a command in it, without its name.
-pub(crate) const BOX_FIELDS: [&str; 16] = [
-    "cmd",
+/// Fields of the box and of what its commands begin with, without its name.
+pub(crate) const BOX_FIELDS: [&str; 15] = [
     "workdir",
     "timeout_sec",
     "network",

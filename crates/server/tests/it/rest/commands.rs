@@ -167,6 +167,27 @@ async fn a_client_that_comes_back_goes_on_where_it_stopped() {
     server.refused(Method::GET, &bad, None, 400, "validation_error").await;
 }
 
+/// The stream ended at once and empty, as if there were nothing to come.
+#[tokio::test]
+async fn an_id_ahead_of_what_runs_is_refused() {
+    let server = Server::start().await;
+    server.session("demo").await;
+    let commands = "/v1/sessions/demo/commands";
+    let (_, made) = server.post(commands, json!({"argv": ["cat"], "keep_stdin_open": true})).await;
+    let path = format!("{commands}/{}/events", made["command_id"].as_str().unwrap());
+    let message =
+        server.refused(Method::GET, &format!("{path}?after=1"), None, 400, "validation_error").await;
+    assert_eq!(message, "after is ahead of the newest event, which is 0");
+    let ahead = server.request(Method::GET, &path).header("last-event-id", "5000");
+    let (status, refused) = answer(ahead).await;
+    assert_eq!((status, refused["error"]["field"].as_str()), (400, Some("Last-Event-ID")));
+
+    server.post("/v1/sessions/demo/processes", json!({"command": "cat"})).await;
+    let logs = "/v1/sessions/demo/processes/default/logs?follow=1&after=5000";
+    let message = server.refused(Method::GET, logs, None, 400, "validation_error").await;
+    assert!(message.starts_with("after is ahead of the newest event"), "{message}");
+}
+
 #[tokio::test]
 async fn output_that_is_gone_is_told_as_a_gap() {
     let server = Server::start().await;
@@ -199,6 +220,8 @@ async fn a_started_command_is_fed_signalled_and_killed() {
     let (status, made) = server.post(commands, json!({"argv": ["cat"], "keep_stdin_open": true})).await;
     assert_eq!(status, 201, "{made}");
     assert_eq!((&made["running"], &made["pty"], &made["exit"]), (&json!(true), &json!(false), &Value::Null));
+    assert_eq!(made["command"], "cat");
+    assert!(made["started_at"].as_str().unwrap().contains('T'), "{made}");
     let path = format!("{commands}/{}", made["command_id"].as_str().unwrap());
     let stdin = |eof: &str, data: &'static str| {
         server.request(Method::POST, &format!("{path}/stdin{eof}")).body(data)

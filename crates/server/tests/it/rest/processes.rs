@@ -59,6 +59,9 @@ async fn processes_live_under_ids_of_their_own() {
     let message = server.refused(Method::POST, path, bad, 400, "validation_error").await;
     assert!(message.starts_with("arg "), "{message}");
     server.refused(Method::POST, path, Some(json!({"args": []})), 400, "validation_error").await;
+    let nameless = Some(json!({"command": "server", "process_id": ""}));
+    let message = server.refused(Method::POST, path, nameless, 400, "validation_error").await;
+    assert_eq!(message, "process_id must not be empty");
 }
 
 #[tokio::test]

@@ -69,6 +69,7 @@ async fn what_cannot_be_a_session_is_refused_with_the_field() {
     for (body, field) in [
         (json!({"memory_mb": 1}), "memory_mb"),
         (json!({"memroy_mb": 512}), "memroy_mb"),
+        (json!({"cmd": "echo never run"}), "cmd"),
         (json!({"network": "maybe"}), "network"),
         (json!({"env": {"A": 1}}), "env.A"),
         (json!({"session_id": "another"}), "session_id"),
