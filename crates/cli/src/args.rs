@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind as ClapKind;
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::client::ClientVerb;
+use crate::client::{self, ClientVerb};
 use crate::config::ConfigVerb;
 use crate::doctor::DoctorArgs;
 use crate::failure::{self, Failure};
@@ -115,8 +115,14 @@ pub(crate) fn parse_from(argv: &[OsString]) -> Result<Cli, ExitCode> {
                 let text = error.render().to_string();
                 // The rest is advice for a terminal.
                 let text = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-                let failure = Failure::invalid(text)
-                    .hint("`sandcrate --help` and `sandcrate run --help` list what is accepted");
+                let failure = Failure::invalid(text);
+                let words = words(&argv);
+                if client::is_client(&words) {
+                    let hint = format!("`sandcrate {} --help` lists what is accepted", words[0]);
+                    return client::refuse(failure.hint(hint));
+                }
+                let failure =
+                    failure.hint("`sandcrate --help` and `sandcrate run --help` list what is accepted");
                 return failure::report(&failure.into(), OutputFormat::Json);
             }
             _ => {}
@@ -125,6 +131,12 @@ pub(crate) fn parse_from(argv: &[OsString]) -> Result<Cli, ExitCode> {
         let _ = error.print();
         ExitCode::from(failure::OUR_EXIT_CODE)
     })
+}
+
+/// The arguments of this process that are no flags; the verb is the first of them, as no flag stands before it.
+fn words(argv: &[OsString]) -> Vec<&str> {
+    let words = argv.iter().skip(1).map_while(|arg| arg.to_str());
+    words.take_while(|arg| *arg != "--").filter(|arg| !arg.starts_with('-')).collect()
 }
 
 /// Whether the arguments before `--` ask for JSON: looked up by hand, because parsing has failed.

@@ -32,6 +32,7 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use crate::args::OutputFormat;
+use crate::failure::Failure;
 use crate::output;
 
 #[derive(Debug, Subcommand)]
@@ -62,6 +63,20 @@ pub(crate) enum ClientVerb {
     Tool(tool::ToolArgs),
     /// List the presets of sessions that a server has
     Profile(profile::ProfileArgs),
+}
+
+/// Whether these words, without flags, are for a client, whose failures have a document of their own.
+pub(crate) fn is_client(words: &[&str]) -> bool {
+    match words {
+        ["mcp", verb, ..] => mcp::McpClientVerb::has_subcommand(verb),
+        [verb, ..] => ClientVerb::has_subcommand(verb),
+        [] => false,
+    }
+}
+
+/// Tells a program that its arguments are not acceptable.
+pub(crate) fn refuse(failure: Failure) -> ExitCode {
+    problem::report(&failure.into(), OutputFormat::Json)
 }
 
 pub(crate) fn main(verb: ClientVerb) -> ExitCode {

@@ -62,8 +62,11 @@ pub(super) async fn run(args: PsArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let now = Timestamp::now();
-    let rows: Vec<_> =
-        processes.iter().map(|entry| process(entry, now)).chain(commands.iter().map(command)).collect();
+    let rows: Vec<_> = processes
+        .iter()
+        .map(|entry| process(entry, now))
+        .chain(commands.iter().map(|entry| command(entry, now)))
+        .collect();
     let text = table::render(["SESSION", "ID", "KIND", "STATE", "AGE", "COMMAND"], &rows);
     Ok(answer(args.output, &json!({"processes": processes, "commands": commands}), &text))
 }
@@ -85,7 +88,7 @@ fn process(entry: &Value, now: Timestamp) -> [String; 6] {
     [session, id, "process".to_owned(), state, age, table::shortened(&words.join(" "))]
 }
 
-fn command(entry: &Value) -> [String; 6] {
+fn command(entry: &Value, now: Timestamp) -> [String; 6] {
     let exit = &entry["exit"];
     let state = match (entry["running"].as_bool(), exit["exit_code"].as_i64()) {
         (Some(true), _) => "running".to_owned(),
@@ -95,7 +98,8 @@ fn command(entry: &Value) -> [String; 6] {
     };
     let kind = if entry["pty"] == true { "terminal" } else { "command" };
     let (session, id) = (text_of(entry, "session_id"), text_of(entry, "command_id"));
-    [session, id, kind.to_owned(), state, "-".to_owned(), "-".to_owned()]
+    let age = table::age(entry["started_at"].as_str().unwrap_or_default(), now);
+    [session, id, kind.to_owned(), state, age, table::shortened(&text_of(entry, "command"))]
 }
 
 #[cfg(test)]
@@ -109,7 +113,11 @@ mod tests {
             "args": ["-c", "exit 3"], "started_at": "2026-01-31T11:59:00Z"});
         assert_eq!(process(&entry, now), ["s", "web", "process", "exited 3", "60s", "sh -c 'exit 3'"]);
         let entry = json!({"session_id": "s", "command_id": "c1", "running": false, "pty": true,
-            "exit": {"exit_code": null, "timed_out": true}});
-        assert_eq!(command(&entry), ["s", "c1", "terminal", "timed out", "-", "-"]);
+            "exit": {"exit_code": null, "timed_out": true}, "command": "make all",
+            "started_at": "2026-01-31T11:50:00Z"});
+        assert_eq!(command(&entry, now), ["s", "c1", "terminal", "timed out", "10m", "make all"]);
+        // A server that is older than its client.
+        let entry = json!({"session_id": "s", "command_id": "c1", "running": true, "pty": false});
+        assert_eq!(command(&entry, now), ["s", "c1", "command", "running", "-", "-"]);
     }
 }

@@ -94,6 +94,7 @@ fn every_refusal_names_the_place_the_key_the_value_and_the_fix() {
         ("SANDCRATE__SERVER__LISTEN", "foo", ["foo", "ADDRESS:PORT"]),
         ("SANDCRATE__SERVR__X", "1", ["servr.x", "`server`"]),
         ("SANDCRATE_CONFIG", "/no/such/file", ["/no/such/file", "no such file"]),
+        ("SANDCRATE_CONFIG", "/", ["SANDCRATE_CONFIG /", "is a directory"]),
     ] {
         let refusal = case("", &[(name, value)]).refusal();
         for word in words.iter().chain([&name]) {

@@ -130,7 +130,8 @@ fn find_file(flag: Option<&Path>, outside: &Outside) -> anyhow::Result<Option<Pa
         let path = outside.cwd.join(named);
         if !path.is_file() {
             let by = if flag.is_some() { "--config" } else { CONFIG_VARIABLE };
-            return Err(Failure::invalid(format!("{by} {}: there is no such file", path.display()))
+            let why = if path.is_dir() { "is a directory, not a file" } else { "there is no such file" };
+            return Err(Failure::invalid(format!("{by} {}: {why}", path.display()))
                 .hint("without a file the defaults hold; `sandcrate config show` prints them")
                 .into());
         }

@@ -139,6 +139,16 @@ fn programs_are_told_in_their_own_language() {
     assert_eq!((output.code, output.stderr.as_str()), (125, ""), "{output:?}");
     let document = output.json();
     assert_eq!((&document["ok"], &document["error"]["code"]), (&false.into(), &"server_unreachable".into()));
+    // Arguments that cannot be read have the same document, and not that of `run`.
+    for verb in [&["session", "ls"][..], &["mcp", "ls"]] {
+        let output = sandcrate(&[verb, &["-o", "json", "--bogus"]].concat()).run();
+        let document = output.json();
+        assert_eq!((output.code, &document["exit_code"]), (125, &125.into()), "{output:?}");
+        let error = &document["error"];
+        assert!(error["code"].is_string() && error["message"].to_string().contains("--bogus"), "{document}");
+        assert!(error["hint"].to_string().contains(&format!("sandcrate {} --help", verb[0])), "{document}");
+        assert!(document.get("stdout").is_none(), "{document}");
+    }
 }
 
 #[test]
