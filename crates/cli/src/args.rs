@@ -116,7 +116,7 @@ pub(crate) fn parse_from(argv: &[OsString]) -> Result<Cli, ExitCode> {
                 // The rest is advice for a terminal.
                 let text = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
                 let failure = Failure::invalid(text);
-                let words = words(&argv);
+                let words = words(argv);
                 if client::is_client(&words) {
                     let hint = format!("`sandcrate {} --help` lists what is accepted", words[0]);
                     return client::refuse(failure.hint(hint));

@@ -141,7 +141,8 @@ async fn delete_command(
 /// Follow a command
 ///
 /// From its beginning, or after the event that `Last-Event-ID` names. Output that is no longer kept is told as
-/// an event `gap`, and an id that is ahead of a running command is refused. 204 when there is nothing after that event, so that a browser stops asking.
+/// an event `gap`, and an id that is ahead of a running command is refused. 204 when there is nothing after that
+/// event, so that a browser stops asking.
 #[utoipa::path(get, path = "/v1/sessions/{id}/commands/{cid}/events", tag = "commands",
     operation_id = "follow_command",
     params(("id" = String, Path, description = "Name of the session", example = "demo"),

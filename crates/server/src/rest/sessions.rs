@@ -185,6 +185,10 @@ async fn create(
     mut body: Map<String, Value>,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
+    // Clients that send a whole specification have none to run yet.
+    if body.get("cmd").and_then(Value::as_str) == Some("") {
+        body.remove("cmd");
+    }
     spec::check_fields(&body, &[&BOX_FIELDS, &OPTION_FIELDS])?;
     let mut options = spec::options(&mut body)?;
     let mut spec = spec::box_spec(id, body)?;

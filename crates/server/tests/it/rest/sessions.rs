@@ -97,7 +97,7 @@ async fn what_cannot_be_a_session_is_refused_with_the_field() {
 #[tokio::test]
 async fn a_box_that_does_not_fit_is_a_conflict() {
     let server = Server::start().await;
-    assert_eq!(server.post("/v1/sessions/demo", json!({"cpus": 2})).await.0, 201);
+    assert_eq!(server.post("/v1/sessions/demo", json!({"cpus": 2, "cmd": ""})).await.0, 201);
     assert_eq!(server.post("/v1/sessions/demo", json!({"cpus": 2.0})).await.0, 201, "the same again");
     let (status, answer) = server.post("/v1/sessions/demo", json!({"cpus": 3})).await;
     assert_eq!((status, answer["error"]["code"].as_str()), (409, Some("session_conflict")));
