@@ -110,9 +110,12 @@ mod tests {
     #[test]
     fn code_is_given_back_and_comes_again() {
         let before = mapped_code();
-        release_code().unwrap();
-        let after = mapped_code();
-        assert!(after < before, "{after} of {before} bytes are mapped");
+        // Other tests run beside this one and fetch theirs back; without a release it only ever grows.
+        let fewer = |_| {
+            release_code().unwrap();
+            mapped_code() < before
+        };
+        assert!((0..200).any(fewer), "all of {before} bytes stay mapped");
         assert_eq!([3, 1, 2].iter().max(), Some(&3), "and runs");
     }
 }
