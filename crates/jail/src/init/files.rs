@@ -162,9 +162,15 @@ fn open_regular(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> 
     Ok(file)
 }
 
+/// All or nothing: who is refused finds everything as it was.
 fn remove(path: &Path) -> io::Result<()> {
+    // A link with a slash behind it would be followed.
+    let path: &Path = &path.components().collect::<PathBuf>();
+    if path.file_name().is_none() {
+        // The root, or the parent of something: neither can be removed by that name.
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
     if fs::symlink_metadata(path)?.is_dir() {
-        // All or nothing: who is refused finds everything as it was.
         crate::remove_tree::check_removable(path)?;
         crate::remove_tree::remove(path)
     } else {
@@ -175,6 +181,21 @@ fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_removal_takes_a_link_for_itself_and_no_parent() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir_all(at("kept/inner")).unwrap();
+        std::os::unix::fs::symlink("kept", at("link")).unwrap();
+        for refused in ["kept/inner/..", "link/.."] {
+            assert_eq!(remove(&at(refused)).unwrap_err().raw_os_error(), Some(libc::EBUSY), "{refused}");
+        }
+        remove(&at("link/")).unwrap();
+        assert!(at("kept/inner").exists() && !at("link").exists());
+        remove(&at("kept/.")).unwrap();
+        assert!(!at("kept").exists());
+    }
 
     #[test]
     fn a_listing_that_no_message_could_carry_is_refused() {
