@@ -28,8 +28,9 @@ Examples:
   sandcrate mcp config claude-code --write --file .mcp.json for everybody who works on this project
 
 What is after `--` is passed on to `sandcrate mcp serve`, which must take it. A relative SRC of -v
-becomes absolute; with --file it stays, and starts where the client starts the server. --write keeps everything else in the file as
-it is, and the file as it was beside it, as FILE.bak-N. A file that is no JSON is left alone.";
+becomes absolute; with --file it stays, and starts where the client starts the server. --write keeps
+everything else in the file as it is, and the file as it was beside it, as FILE.bak-N. A file that is
+no JSON is left alone.";
 
 /// Print, or write, the entry that makes a client use a box
 #[derive(Debug, Args)]
