@@ -119,8 +119,8 @@ async fn tm_09_who_stops_new_commands_does_not_hold_init_up(stage: &Stage) -> Ch
     let stopper = ExecRequest::shell("echo at work; while :; do kill -STOP -1; done").timeout(PATIENCE * 3);
     let mut stopper = backend.exec(&session.info.id, stopper).await.map_err(|error| error.to_string())?;
     ensure!(matches!(stopper.next().await, Some(ExecEvent::Output(..))), "the attack did not begin");
+    let limit = Duration::from_millis(300);
     for _ in 0..5 {
-        let limit = Duration::from_millis(300);
         let result = session.run(ExecRequest::argv(["true"]).timeout(limit)).await?;
         ensure!(
             result.exit.timed_out || result.exit.status == ExitStatus::Code(0),
@@ -130,7 +130,11 @@ async fn tm_09_who_stops_new_commands_does_not_hold_init_up(stage: &Stage) -> Ch
     }
     // Its caller is gone, and with him the command.
     drop(stopper);
-    let usable = || async { Ok(session.is_usable().await.ok()) };
+    // The last one that it stopped stays so until its own limit.
+    let usable = || async {
+        let request = ExecRequest::shell("echo usable").timeout(LIMIT);
+        Ok((session.run(request).await?.stdout == "usable\n").then_some(()))
+    };
     eventually("the session is usable again", usable).await?;
     session.stop().await
 }
