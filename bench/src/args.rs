@@ -57,6 +57,8 @@ pub(crate) enum Group {
     Rate,
     /// An MCP server in a box, beside the same without
     Mcp,
+    /// Commands and lines through the server, beside LangBot's own
+    Reference,
 }
 
 pub(crate) fn parse() -> Options {

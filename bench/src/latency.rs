@@ -127,7 +127,28 @@ pub(crate) fn measure(
 /// MCP servers, without anything else between.
 pub(crate) fn measure_mcp(options: &Options, measured: &mut Measurements) -> anyhow::Result<()> {
     let place = mcp_place(options, measured)?.context("no `sandcrate` to measure; name it by --sandcrate")?;
-    let mut variants = mcp_servers(&place)?;
+    in_turns(options, &mut mcp_servers(&place)?, measured)
+}
+
+/// Servers as they are shipped and the floors, without anything else between.
+pub(crate) fn measure_servers(
+    options: &Options,
+    floor: &Floor,
+    subjects: &[Subject],
+    measured: &mut Measurements,
+) -> anyhow::Result<()> {
+    let mut variants = floors(floor)?;
+    for subject in subjects.iter().filter(|subject| subject.server.is_shipped()) {
+        variants.extend(servers(subject)?);
+    }
+    in_turns(options, &mut variants, measured)
+}
+
+fn in_turns(
+    options: &Options,
+    variants: &mut [Variant<'_>],
+    measured: &mut Measurements,
+) -> anyhow::Result<()> {
     for _ in 0..options.rounds() {
         for _ in 0..options.turns() {
             variants.iter_mut().try_for_each(|variant| variant.turn(measured))?;

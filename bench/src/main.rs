@@ -114,6 +114,12 @@ fn run_group(options: &Options, group: Group, runtime: &Runtime, floor: &Floor) 
             latency::measure_mcp(options, &mut measured)?;
             targets::judge_mcp(&measured)
         }
+        Group::Reference => {
+            let subjects = Servers::find(options, &mut measured)?.start_all()?;
+            latency::measure_servers(options, floor, &subjects, &mut measured)?;
+            server::measure_relay(options, &subjects, &mut measured)?;
+            targets::judge_against_reference(&measured)
+        }
     };
     conclude(options, &measured, &verdicts)
 }

@@ -233,7 +233,7 @@ fn judge_e2b(measured: &Measurements) -> Verdict {
 }
 
 /// How many times faster we are than LangBot's runtime, by the same client in the same run.
-fn judge_against_reference(measured: &Measurements) -> Vec<Verdict> {
+pub(crate) fn judge_against_reference(measured: &Measurements) -> Vec<Verdict> {
     let slower =
         |server, figure| measured.ratio(Row::Rpc(figure, server), Row::Rpc(figure, Server::Sandcrate));
     let faster = |server, figure| slower(server, figure).map(|ratio| 1.0 / ratio);

@@ -195,6 +195,15 @@ pub(crate) fn measure_bulk(
     output::measure(options, subjects, measured)
 }
 
+/// Lines and bytes of processes alone.
+pub(crate) fn measure_relay(
+    options: &Options,
+    subjects: &[Subject],
+    measured: &mut Measurements,
+) -> anyhow::Result<()> {
+    output::measure_relay(options, subjects, measured)
+}
+
 impl Subject {
     pub(crate) fn run<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
         self.runtime.block_on(work).with_context(|| format!("measuring {}", self.server))

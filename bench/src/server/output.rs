@@ -24,11 +24,8 @@ pub(super) fn measure(
     subjects: &[Subject],
     measured: &mut Measurements,
 ) -> anyhow::Result<()> {
-    let with_boxes =
-        || subjects.iter().filter(|subject| subject.server.is_shipped() && subject.server.has_boxes());
-    let rounds = if options.quick { 1 } else { 3 };
-    for round in 0..rounds {
-        for subject in with_boxes() {
+    for round in 0..rounds(options) {
+        for subject in with_boxes(subjects) {
             let of = |figure| Row::Rpc(figure, subject.server);
             let mut caller = subject.caller()?;
             // The reference needs half a minute for these on docker: once is enough.
@@ -46,17 +43,54 @@ pub(super) fn measure(
             }
             let session = subject.session(&mut caller)?;
             measured.value(of(Figure::Output), output(subject, &mut caller, &session, OUTPUT)?);
-            let (lines, _) = relayed(subject, &mut caller, &session, SHORT_LINE, RELAYED / 16)?;
-            measured.value(of(Figure::RelayLines), lines);
-            let (_, bytes) = relayed(subject, &mut caller, &session, LONG_LINE, RELAYED)?;
-            measured.value(of(Figure::RelayOutput), bytes / MEGABYTE);
+            measure_lines(subject, &mut caller, &session, measured)?;
             subject.delete(&mut caller, &[session])?;
         }
         measured.end_round();
     }
-    if let Some(subject) = with_boxes().find(|subject| subject.server == Server::Sandcrate) {
+    if let Some(subject) = with_boxes(subjects).find(|subject| subject.server == Server::Sandcrate) {
         flood(options, subject, measured)?;
     }
+    Ok(())
+}
+
+/// What processes write, without anything else between.
+pub(super) fn measure_relay(
+    options: &Options,
+    subjects: &[Subject],
+    measured: &mut Measurements,
+) -> anyhow::Result<()> {
+    for _ in 0..rounds(options) {
+        for subject in with_boxes(subjects) {
+            let mut caller = subject.caller()?;
+            let session = subject.session(&mut caller)?;
+            measure_lines(subject, &mut caller, &session, measured)?;
+            subject.delete(&mut caller, &[session])?;
+        }
+        measured.end_round();
+    }
+    Ok(())
+}
+
+fn rounds(options: &Options) -> u32 {
+    if options.quick { 1 } else { 3 }
+}
+
+fn with_boxes(subjects: &[Subject]) -> impl Iterator<Item = &Subject> {
+    subjects.iter().filter(|subject| subject.server.is_shipped() && subject.server.has_boxes())
+}
+
+fn measure_lines(
+    subject: &Subject,
+    caller: &mut Caller,
+    session: &str,
+    measured: &mut Measurements,
+) -> anyhow::Result<()> {
+    let of = |figure| Row::Rpc(figure, subject.server);
+    let (lines, _) = relayed(subject, caller, session, SHORT_LINE, RELAYED / 16)?;
+    measured.value(of(Figure::RelayLines), lines);
+    let (_, bytes) = relayed(subject, caller, session, LONG_LINE, RELAYED)?;
+    measured.value(of(Figure::RelayOutput), bytes / MEGABYTE);
     Ok(())
 }
 
