@@ -70,6 +70,18 @@ impl Sender {
         Ok(())
     }
 
+    /// Puts a text behind those that wait for [`Self::flush`].
+    pub(crate) async fn feed(&mut self, text: impl Into<Utf8Bytes>) -> Result<(), Gone> {
+        let fed = self.sink.feed(Message::Text(text.into()));
+        in_time(self.timeout, fed).await
+    }
+
+    pub(crate) async fn flush(&mut self) -> Result<(), Gone> {
+        in_time(self.timeout, self.sink.flush()).await?;
+        self.progress.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     pub(crate) async fn ping(&mut self) -> Result<(), Gone> {
         self.send(Message::Ping(Bytes::new())).await
     }
@@ -79,13 +91,17 @@ impl Sender {
     }
 
     async fn send(&mut self, message: Message) -> Result<(), Gone> {
-        match tokio::time::timeout(self.timeout, self.sink.send(message)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Gone),
-            Err(_) => {
-                tracing::debug!("peer does not read");
-                Err(Gone)
-            }
+        in_time(self.timeout, self.sink.send(message)).await
+    }
+}
+
+async fn in_time<E>(limit: Duration, sent: impl Future<Output = Result<(), E>>) -> Result<(), Gone> {
+    match tokio::time::timeout(limit, sent).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Gone),
+        Err(_) => {
+            tracing::debug!("peer does not read");
+            Err(Gone)
         }
     }
 }

@@ -64,6 +64,37 @@ async fn lines_go_both_ways_and_a_second_attachment_is_a_conflict() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lines_delivered_together_come_again_together_and_are_bounded() {
+    let bench = bench().await;
+    bench.runtime.start_process("s", &process("p", "cat")).await.unwrap();
+    let mut first = bench.runtime.attach_process("s", "p", false).await.unwrap();
+    assert_eq!(first.reader.another(), None, "nothing was said yet");
+    first.writer.send_line(Bytes::from_static(b"one\ntwo\nthree\nfour")).await.unwrap();
+    assert_eq!(first.reader.next().await, line("one"));
+    assert_eq!(first.reader.next().await, line("two"));
+    assert_eq!(first.reader.another(), Some(line("three")));
+    drop(first);
+    let mut second = bench.runtime.attach_process("s", "p", false).await.unwrap();
+    assert_eq!(
+        second.reader.next().await,
+        line("two"),
+        "the first was delivered, these two may not have been"
+    );
+    assert_eq!(second.reader.another(), Some(line("three")));
+    assert_eq!(second.reader.another(), Some(line("four")));
+    assert_eq!(second.reader.another(), None);
+    second.writer.send_line(Bytes::from(vec![b'\n'; 1000])).await.unwrap();
+    let mut lines = 0;
+    while lines < 1001 {
+        assert_eq!(second.reader.next().await, line(""));
+        let together = 1 + std::iter::from_fn(|| second.reader.another()).count();
+        assert!(together <= 256, "{together} at once");
+        lines += together;
+    }
+    assert_eq!(lines, 1001, "none is lost between one delivery and the next");
+}
+
+#[tokio::test(start_paused = true)]
 async fn p5_what_a_process_said_before_its_end_can_still_be_attached_once() {
     let bench = bench().await;
     bench.runtime.start_process("s", &process("p", "echo last words")).await.unwrap();

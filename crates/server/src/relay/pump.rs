@@ -1,13 +1,13 @@
 //! Moves lines between an attached process and its peer until either ends.
 //!
-//! Nothing is queued here: a line is taken from the process when the peer took the one before, and read from
-//! the peer when the process took the one before, so each side feels how slow the other is. One message more is
-//! read from the peer, or nobody would see it leave while the process takes nothing.
+//! Nothing is queued here: output is taken from the process when the peer took what came before, its lines together,
+//! and a line is read from the peer when the process took the one before, so each side feels how slow the other is.
+//! One message more is read from the peer, or nobody would see it leave while the process takes nothing.
 
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::extract::ws::WebSocket;
+use axum::extract::ws::{Utf8Bytes, WebSocket};
 use bytes::Bytes;
 use sandcrate_runtime::{Attachment, RelayEvent, RelayReader, RelayWriter};
 
@@ -56,7 +56,7 @@ async fn send_lines(reader: &mut RelayReader, sender: &mut Sender, app: &App) ->
     loop {
         let sent = tokio::select! {
             event = reader.next() => match event {
-                RelayEvent::Line(line) | RelayEvent::Piece(line) => sender.text(text(line)).await,
+                RelayEvent::Line(line) | RelayEvent::Piece(line) => send_together(line, reader, sender).await,
                 RelayEvent::Lost { .. } => continue,
                 RelayEvent::Exited { exit_code } => return End::Exited(exit_code),
             },
@@ -100,11 +100,20 @@ async fn take_lines(receiver: &mut Receiver, writer: &mut RelayWriter) -> End {
     }
 }
 
+/// A message for each line, but one write for all that came at once.
+async fn send_together(line: Bytes, reader: &mut RelayReader, sender: &mut Sender) -> Result<(), Gone> {
+    sender.feed(text(&line)).await?;
+    while let Some(RelayEvent::Line(line) | RelayEvent::Piece(line)) = reader.another() {
+        sender.feed(text(&line)).await?;
+    }
+    sender.flush().await
+}
+
 /// A frame carries text only, so what is not UTF-8 is replaced.
-fn text(line: Bytes) -> String {
-    match String::from_utf8(line.into()) {
+fn text(line: &Bytes) -> Utf8Bytes {
+    match Utf8Bytes::try_from(line.clone()) {
         Ok(text) => text,
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        Err(_) => String::from_utf8_lossy(line).into_owned().into(),
     }
 }
 
@@ -114,8 +123,8 @@ mod tests {
 
     #[test]
     fn lines_become_text_whatever_they_hold() {
-        assert_eq!(text(Bytes::from_static(b"a\r")), "a\r");
-        assert_eq!(text(Bytes::from_static(b"a\xff")), "a\u{fffd}");
-        assert_eq!(text(Bytes::new()), "");
+        assert_eq!(text(&Bytes::from_static(b"a\r")).as_str(), "a\r");
+        assert_eq!(text(&Bytes::from_static(b"a\xff")).as_str(), "a\u{fffd}");
+        assert_eq!(text(&Bytes::new()).as_str(), "");
     }
 }
