@@ -349,7 +349,7 @@ fn start_launcher(
         directory,
         cgroup_parent: config.cgroup_parent.clone(),
         daemon_pid: getpid().as_raw_pid(),
-        one_box: config.one_box,
+        boxes_ahead: if config.one_box { 0 } else { config.pool.max(1) },
     };
     // One that was started ahead and cannot be had any more is replaced.
     if let Some(Ok(started)) = new.map(|new| Launcher::start(new, &config_message)) {

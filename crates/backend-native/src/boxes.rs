@@ -127,8 +127,10 @@ impl AskedBox {
 }
 
 /// Longer than a first command takes to start. A session that took a box is about to use it, and making another
-/// takes a core: boxes are made when none has been taken for so long.
+/// takes a core: boxes are made when none has been taken for so long, or so long for each that is missing: sessions that
+/// came at once share the cores for their first commands.
 const FILL_PAUSE: Duration = Duration::from_millis(5);
+const FILL_PAUSE_EACH: Duration = Duration::from_millis(1);
 
 /// Boxes made ahead of time, off the path of requests.
 #[derive(Debug)]
@@ -202,11 +204,16 @@ impl Pool {
     /// Waits until no box has been taken for a while.
     async fn rest(&self) {
         loop {
-            let since = lock(&self.state).taken.map_or(FILL_PAUSE, |taken| taken.elapsed());
-            match FILL_PAUSE.checked_sub(since).filter(|left| !left.is_zero()) {
-                Some(left) => tokio::time::sleep(left).await,
-                None => return,
+            let left = {
+                let state = lock(&self.state);
+                let missing = u32::try_from(self.size.saturating_sub(state.ready.len())).unwrap_or(u32::MAX);
+                let pause = FILL_PAUSE.max(FILL_PAUSE_EACH.saturating_mul(missing));
+                state.taken.map_or(Duration::ZERO, |taken| pause.saturating_sub(taken.elapsed()))
+            };
+            if left.is_zero() {
+                return;
             }
+            tokio::time::sleep(left).await;
         }
     }
 

@@ -20,8 +20,8 @@ pub struct LauncherConfig {
     pub cgroup_parent: Option<String>,
     /// The daemon, whose cgroup may have to be tidied for delegation.
     pub daemon_pid: i32,
-    /// No other box will follow the first: nothing is made ahead for it.
-    pub one_box: bool,
+    /// For how many boxes something is made ahead, at most. For none when no other will follow the first.
+    pub boxes_ahead: usize,
 }
 
 /// Daemon to launcher.

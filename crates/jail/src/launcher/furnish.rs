@@ -25,15 +25,22 @@ use crate::userns::IdMap;
 /// See `template`.
 const DISK: &str = "/disk";
 const KEPT: &str = "/kept";
-/// Where the directories of the next box are made ahead of time.
-const SPARE: &str = "/instance/spare";
+/// Where the directories of the next boxes are made ahead of time, with a number behind.
+const SPARE: &str = "/instance/spare-";
 
-/// Directories made ahead of time, as the latest box wanted them: most boxes want the same.
-#[derive(Debug, PartialEq, Eq)]
+/// Directories made ahead of time, as the latest box wanted them: most boxes want the same. For as many boxes as wanted
+/// them in a row: a crowd that comes at once is likely to come again, and would wait for a file system that makes one
+/// directory after the other.
+#[derive(Debug, Default)]
 pub(super) struct SpareFiles {
     user: u32,
     directories: Vec<String>,
-    made: bool,
+    wanted_in_a_row: usize,
+    /// The numbers of those that are there.
+    made: Vec<u64>,
+    /// Of those that another kind of box wanted.
+    useless: Vec<u64>,
+    next: u64,
 }
 
 impl Launcher {
@@ -196,31 +203,53 @@ impl Launcher {
         directories.iter().try_for_each(|directory| self.make_owned(&format!("{files}/{directory}"), user))
     }
 
-    /// True when the directories made ahead of time are what this box wants, and are its own now. Nobody has seen
+    /// True when directories made ahead of time are what this box wants, and are its own now. Nobody has seen
     /// them before. Not for a box with a project: its directories must be made in it.
     fn take_spare_files(&mut self, files: &str, order: &FurnishOrder) -> bool {
         if order.storage != StorageSource::Directory || order.kept.is_some() {
             return false;
         }
-        let wanted = SpareFiles { user: order.user, directories: order.directories.clone(), made: true };
-        let taken = self.spare_files.as_ref() == Some(&wanted) && rename(SPARE, files).is_ok();
-        self.spare_files = Some(SpareFiles { made: false, ..wanted });
+        let spare = &mut self.spare_files;
+        if (spare.user, &spare.directories) != (order.user, &order.directories) {
+            (spare.user, spare.directories) = (order.user, order.directories.clone());
+            spare.wanted_in_a_row = 0;
+            spare.useless.append(&mut spare.made);
+        }
+        spare.wanted_in_a_row += 1;
+        let Some(number) = spare.made.pop() else { return false };
+        let taken = rename(format!("{SPARE}{number}"), files).is_ok();
+        if !taken {
+            // A session that comes back has its own.
+            spare.useless.push(number);
+        }
         taken
     }
 
-    /// Makes directories for a box like the latest. What cannot be made now is tried again, and reported, when it
-    /// is needed.
-    pub(super) fn stock_files(&mut self) {
-        let Some(mut spare) = self.spare_files.take() else { return };
-        if !spare.made {
-            // Those that another kind of box wanted, if any.
-            let cleared = match remove_tree::remove(std::path::Path::new(SPARE)) {
-                Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-                Ok(()) => true,
-            };
-            spare.made = cleared && self.make_files(SPARE, &spare.directories, spare.user).is_ok();
+    /// Makes directories for the next box, and for so many more, like the latest. What cannot be made now is tried
+    /// again, and reported, when it is needed.
+    pub(super) fn stock_files(&mut self, more: usize) {
+        for number in std::mem::take(&mut self.spare_files.useless) {
+            // What cannot be removed goes with the instance's directory.
+            let _ = remove_tree::remove(std::path::Path::new(&format!("{SPARE}{number}")));
         }
-        self.spare_files = Some(spare);
+        let enough = (self.spare_files.made.len() + more).max(1);
+        while self.spare_files.made.len() < enough && self.wants_more_files() {
+            let spare = &self.spare_files;
+            let number = spare.next;
+            let made = self.make_files(&format!("{SPARE}{number}"), &spare.directories, spare.user);
+            let spare = &mut self.spare_files;
+            spare.next += 1;
+            if made.is_err() {
+                spare.useless.push(number);
+                spare.wanted_in_a_row = 0;
+                return;
+            }
+            spare.made.push(number);
+        }
+    }
+
+    pub(super) fn wants_more_files(&self) -> bool {
+        self.spare_files.made.len() < self.spare_files.wanted_in_a_row.min(self.boxes_ahead)
     }
 
     /// Makes a directory of the storage for a user of the box.

@@ -34,10 +34,35 @@ use furnish::SpareFiles;
 const CONTROL: u64 = 0;
 const CHILDREN: u64 = 1;
 
-/// When nothing has been asked for so long, there is time for what may be asked next: behind a new box more will be
-/// asked for soon, behind one that is furnished nothing.
-const REST_BEHIND_NEW: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-const REST_BEHIND_FURNISHED: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// What happened last. When nothing has been asked for some time, there is time for what may be asked next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Behind a new box more will be asked for soon.
+    BehindNew,
+    /// Behind one that is furnished nothing.
+    BehindFurnished,
+    /// What the next box needs is there. Before more is made for a crowd, the one that came last gets the cores.
+    BeforeMore,
+}
+
+impl Rest {
+    fn time(self) -> &'static Timespec {
+        const fn millis(count: i64) -> Timespec {
+            Timespec { tv_sec: 0, tv_nsec: count * 1_000_000 }
+        }
+        const NONE: Timespec = millis(0);
+        const SHORT: Timespec = millis(10);
+        const LONG: Timespec = millis(20);
+        match self {
+            Self::BehindFurnished => &NONE,
+            Self::BehindNew => &SHORT,
+            Self::BeforeMore => &LONG,
+        }
+    }
+}
+
+/// How much is made for a crowd before a request is looked for.
+const MORE_AT_ONCE: usize = 4;
 
 /// Everything the launcher holds.
 struct Launcher {
@@ -61,12 +86,12 @@ struct Launcher {
     spare_cgroup: Option<Numbered>,
     /// Those of the latest box, until its limits are set: that is asked for right behind.
     open_cgroup: Option<(u64, BoxCgroup)>,
-    one_box: bool,
+    boxes_ahead: usize,
     /// After which rest there is something to make for the next box.
-    stock_after: Option<&'static Timespec>,
+    stock_after: Option<Rest>,
     made_cgroups: u64,
-    /// Directories for the next box's storage.
-    spare_files: Option<SpareFiles>,
+    /// Directories for the storage of the next boxes.
+    spare_files: SpareFiles,
     spare_network: network::SpareNetwork,
     /// User namespaces for id-mapped mounts, by disk owner and box user.
     idmaps: HashMap<(u32, u32, u32), IdMap>,
@@ -115,7 +140,11 @@ impl Launcher {
         let mut ready = Vec::with_capacity(64);
         loop {
             ready.clear();
-            match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut ready), self.stock_after) {
+            match epoll::wait(
+                &self.events,
+                rustix::buffer::spare_capacity(&mut ready),
+                self.stock_after.map(Rest::time),
+            ) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.step("waiting")?,
             };
@@ -150,7 +179,7 @@ impl Launcher {
                 Ok(mounts) => {
                     let mounts: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
                     self.reply(&LauncherReply::Furnished { box_id }, &mounts);
-                    self.stock_after = (!self.one_box).then_some(&REST_BEHIND_FURNISHED);
+                    self.stock_after = (self.boxes_ahead > 0).then_some(Rest::BehindFurnished);
                 }
                 Err(failure) => self.reply(&LauncherReply::Failed { box_id, failure }, &[]),
             },
@@ -211,7 +240,7 @@ impl Launcher {
         image: Option<u64>,
         control: Channel,
     ) -> Result<(), Failure> {
-        self.stock_after = (!self.one_box).then_some(&REST_BEHIND_NEW);
+        self.stock_after = (self.boxes_ahead > 0).then_some(Rest::BehindNew);
         let cgroup = match self.spare_cgroup.take() {
             Some(spare) => Some(spare),
             None => self.make_cgroup()?,
@@ -276,10 +305,11 @@ impl Launcher {
         }
     }
 
-    /// Makes ahead of time what the next box will need.
+    /// Makes ahead of time what the next boxes will need.
     fn stock(&mut self) {
-        self.stock_after = None;
-        self.stock_files();
+        let rest = self.stock_after.take();
+        self.stock_files(if rest == Some(Rest::BeforeMore) { MORE_AT_ONCE } else { 0 });
+        self.stock_after = self.wants_more_files().then_some(Rest::BeforeMore);
         self.spare_network.stock(&self.proof);
         if self.spare_cgroup.is_none() {
             // One that cannot be made now is tried again, and reported, when it is needed.

@@ -11,8 +11,9 @@ use rustix::process::{Pid, Resource, getrlimit, setrlimit};
 use sandcrate_protocol::Enforcement;
 use sandcrate_sys::process::{SingleThreaded, unshare};
 
+use super::furnish::SpareFiles;
 use super::network::SpareNetwork;
-use super::{Launcher, REST_BEHIND_FURNISHED};
+use super::{Launcher, Rest};
 use crate::cgroup::{Discovery, Parent, Placement};
 use crate::channel::Channel;
 use crate::identity::{HOST_BASE, ID_COUNT, IdMapping};
@@ -63,11 +64,11 @@ pub(super) fn start(proof: SingleThreaded, control: Channel) -> Result<Launcher,
             boxes: BTreeMap::new(),
             spare_cgroup: None,
             open_cgroup: None,
-            one_box: config.one_box,
+            boxes_ahead: config.boxes_ahead,
             // While the daemon hears that we are up.
-            stock_after: Some(&REST_BEHIND_FURNISHED),
+            stock_after: Some(Rest::BehindFurnished),
             made_cgroups: 0,
-            spare_files: None,
+            spare_files: SpareFiles::default(),
             spare_network,
             idmaps: HashMap::new(),
             images: Vec::new(),

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandcrate_backend::conformance::Check;
-use sandcrate_backend::{Backend, ExecRequest, ExitStatus, Mount, MountAccess, SessionSpec};
+use sandcrate_backend::{
+    Backend, ExecRequest, ExitStatus, FileReply, FileRequest, Mount, MountAccess, SessionSpec,
+};
 use sandcrate_backend_native::{NativeBackend, NativeConfig};
 
 use super::census::{instance_cgroups, launcher};
@@ -63,6 +65,11 @@ pub(super) const ALL: &[Case] = &[
         run: |ground| Box::pin(idle_boxes(ground)),
     },
     Case {
+        name: "files_made_ahead_are_bounded_and_nobody_has_seen_them",
+        needs_writable_root: false,
+        run: |ground| Box::pin(files_made_ahead(ground)),
+    },
+    Case {
         name: "commands_leave_nothing_in_their_init",
         needs_writable_root: false,
         run: |ground| Box::pin(many_commands(ground)),
@@ -111,6 +118,63 @@ async fn fifty(ground: &Ground, furnish: fn(&Ground, &mut SessionSpec) -> Check)
     let before = ground.settled().await?;
     ground.boxes(50, furnish).await?;
     ground.back_to(&before).await
+}
+
+/// Directories are made ahead for as many boxes as came in a row, up to the pool's size. Each is one session's alone,
+/// and those that another kind of box wanted go.
+async fn files_made_ahead(ground: &Ground) -> Check {
+    for _ in 0..3 {
+        crowd(ground, 2 * POOL, plain).await?;
+        spares_become(ground, POOL).await?;
+    }
+    if rustix::process::geteuid().is_root() {
+        crowd(ground, 1, writable_root).await?;
+        spares_become(ground, 1).await?;
+        crowd(ground, POOL, plain).await?;
+        spares_become(ground, POOL).await?;
+    }
+    Ok(())
+}
+
+/// Boxes that are wanted at the same moment, each of which must find an empty workspace that it can write to.
+async fn crowd(ground: &Ground, count: usize, furnish: fn(&Ground, &mut SessionSpec) -> Check) -> Check {
+    let mut starts = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let mut spec = fresh_spec()?;
+        furnish(ground, &mut spec)?;
+        let backend = Arc::clone(&ground.backend);
+        starts.spawn(async move {
+            let id = spec.id.clone();
+            backend.start(spec).await.map(|_| id)
+        });
+    }
+    let mut ids = Vec::new();
+    while let Some(started) = starts.join_next().await {
+        ids.push(started.map_err(|error| error.to_string())?.map_err(|error| chain(&error))?);
+    }
+    for id in &ids {
+        let path = || "/workspace".to_owned();
+        let found = ground.backend.files(id, FileRequest::List { path: path() }).await;
+        let empty = matches!(&found, Ok(FileReply::Entries(entries)) if entries.is_empty());
+        ensure!(empty, "a new workspace has something in it: {found:?}");
+        let mark = FileRequest::Write { path: path() + "/mark", data: id.as_str().to_owned().into() };
+        ground.backend.files(id, mark).await.map_err(|error| chain(&error))?;
+    }
+    for id in &ids {
+        ground.backend.stop(id).await.map_err(|error| chain(&error))?;
+    }
+    Ok(())
+}
+
+async fn spares_become(ground: &Ground, wanted: usize) -> Check {
+    let spares = || async {
+        let instances = host_state::instances(&ground.scratch.join("state"))?;
+        let launchers = instances.iter().flat_map(|instance| host_state::directories_in(instance));
+        let inside = launchers.flat_map(|launcher| host_state::directories_in(&launcher));
+        let names = inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        Ok((names.filter(|name| name.starts_with("spare-")).count() == wanted).then_some(()))
+    };
+    eventually(&format!("directories for {wanted} boxes are made ahead"), spares).await
 }
 
 /// A start that is dropped at any moment leaves no box behind.
