@@ -58,6 +58,15 @@ impl<'a> Variant<'a> {
         })
     }
 
+    /// Measures nothing. A pool fills behind the last burst, and what was ended is cleared away: the pause keeps that out
+    /// of the next variant's time.
+    fn rest() -> Self {
+        Self::new(0, |_| {
+            std::thread::sleep(PAUSE);
+            Ok(())
+        })
+    }
+
     fn turn(&mut self, measured: &mut Measurements) -> anyhow::Result<()> {
         (self.sample)(&mut Measurements::default())?;
         for _ in 0..self.burst {
@@ -248,12 +257,7 @@ fn ours<'a>(unpooled: &'a Native, pooled: &'a Native) -> anyhow::Result<Vec<Vari
         let session = session.clone();
         move || file_round_trip(unpooled, &session)
     });
-    // The pool fills behind the last burst; the pause keeps that out of the next variant's time.
-    let rest = Variant::new(0, |_| {
-        std::thread::sleep(PAUSE);
-        Ok(())
-    });
-    Ok(vec![shell, program, without_pool, full_pool, busy_pool, rest, files])
+    Ok(vec![shell, program, without_pool, full_pool, busy_pool, Variant::rest(), files])
 }
 
 /// The same over the RPC, each variant on a connection of its own.
@@ -292,11 +296,12 @@ fn servers(subject: &Subject) -> anyhow::Result<Vec<Variant<'_>>> {
     let line = "x".repeat(64);
     let relayed =
         Variant::timed(10, of(Figure::RelayRoundTrip), move || subject.run(relay.round_trip(&line)));
-    let mut variants = vec![ping, warm, cold];
+    // Behind what was measured before, and behind boxes that were made and ended: for every server alike.
+    let mut variants = vec![Variant::rest(), ping, warm, cold];
     if subject.server.is_ours() {
         variants.push(rested()?);
     }
-    variants.push(relayed);
+    variants.extend([Variant::rest(), relayed]);
     Ok(variants)
 }
 
