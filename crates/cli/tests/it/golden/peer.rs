@@ -24,12 +24,14 @@ pub(super) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+const NOWHERE: &str = "unix:///nowhere";
+
 fn binary(args: &[&str], state: &Path, env: &[(&str, &str)]) -> Command {
     let built = || env!("CARGO_BIN_EXE_sandcrate").into();
     let mut command = Command::new(std::env::var_os("SANDCRATE_BIN").unwrap_or_else(built));
+    // What was recorded knew of no nsjail and no engine, whatever this machine has.
+    command.env("PATH", "/usr/bin:/bin").env("DOCKER_HOST", NOWHERE).env("CONTAINER_HOST", NOWHERE);
     command.args(args).env("SANDCRATE_STATE_DIR", state).envs(env.iter().copied()).current_dir(state);
-    // What was recorded knew of no nsjail.
-    command.env("PATH", "/usr/bin:/bin");
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
