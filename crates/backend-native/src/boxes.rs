@@ -127,8 +127,8 @@ impl AskedBox {
 }
 
 /// Longer than a first command takes to start. A session that took a box is about to use it, and making another
-/// takes a core: boxes are made when none has been taken for so long, or so long for each that is missing: sessions that
-/// came at once share the cores for their first commands.
+/// takes a core: boxes are made when none has been taken for so long, and the first one after so long for each that is
+/// missing: sessions that came at once share the cores for their first commands.
 const FILL_PAUSE: Duration = Duration::from_millis(5);
 const FILL_PAUSE_EACH: Duration = Duration::from_millis(1);
 
@@ -172,7 +172,7 @@ impl Pool {
         if std::mem::replace(&mut lock(&self.state).filling, true) {
             return;
         }
-        self.rest().await;
+        self.rest(self.missing_pause()).await;
         // Boxes of the pool can have an isolated network or none, as the session that claims them wants: they have
         // the filters that the launcher has when it makes them.
         let policies = async {
@@ -185,7 +185,7 @@ impl Pool {
             return;
         }
         while self.wants_more() {
-            self.rest().await;
+            self.rest(FILL_PAUSE).await;
             match PreparedBox::make(Arc::clone(&launcher), NetworkMode::Isolated).await {
                 Ok(made) => lock(&self.state).ready.push_back(made),
                 Err(error) => {
@@ -201,15 +201,16 @@ impl Pool {
         lock(&self.state).filling = false;
     }
 
-    /// Waits until no box has been taken for a while.
-    async fn rest(&self) {
+    fn missing_pause(&self) -> Duration {
+        let missing = u32::try_from(self.size.saturating_sub(lock(&self.state).ready.len()));
+        FILL_PAUSE.max(FILL_PAUSE_EACH.saturating_mul(missing.unwrap_or(u32::MAX)))
+    }
+
+    /// Waits until no box has been taken for so long.
+    async fn rest(&self, pause: Duration) {
         loop {
-            let left = {
-                let state = lock(&self.state);
-                let missing = u32::try_from(self.size.saturating_sub(state.ready.len())).unwrap_or(u32::MAX);
-                let pause = FILL_PAUSE.max(FILL_PAUSE_EACH.saturating_mul(missing));
-                state.taken.map_or(Duration::ZERO, |taken| pause.saturating_sub(taken.elapsed()))
-            };
+            let taken = lock(&self.state).taken;
+            let left = taken.map_or(Duration::ZERO, |taken| pause.saturating_sub(taken.elapsed()));
             if left.is_zero() {
                 return;
             }

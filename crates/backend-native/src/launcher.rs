@@ -59,7 +59,7 @@ impl Launcher {
         let boxes = Arc::new(Mutex::new(HashMap::new()));
         let (tell, state) = watch::channel(State::Starting);
         // Owned by the channel: it ends when that is closed, here or on the other side.
-        let directory = config.directory.join("boxes");
+        let directory = config.directory.clone();
         tokio::spawn(read(Arc::clone(&channel), Arc::clone(&boxes), tell, process, directory));
         Ok(Self { channel, state, boxes, next_box: AtomicU64::new(1), policies: Mutex::default() })
     }
@@ -231,7 +231,7 @@ async fn read(
                 let Some(seen) = fds.into_iter().next().map(Arc::new) else {
                     break "the launcher has no storage".to_owned();
                 };
-                let shelf = Shelf { directory: directory.clone(), seen };
+                let shelf = Shelf { directory: directory.join("boxes"), seen };
                 tell.send_replace(State::Ready(enforcement.clone(), shelf));
                 continue;
             }
@@ -254,7 +254,12 @@ async fn read(
     tell.send_replace(State::Dead(why));
     lock(&boxes).clear();
     drop(channel);
-    let _ = tokio::task::spawn_blocking(move || process.wait()).await;
+    let last = move || {
+        process.wait();
+        // Made ahead, and nobody's now. What cannot be removed goes with the instance.
+        let _ = std::fs::remove_dir_all(directory.join("spare"));
+    };
+    let _ = tokio::task::spawn_blocking(last).await;
     drop(tell);
 }
 

@@ -44,6 +44,8 @@ use crate::plan::NodeKind;
 /// Directories of the launcher's on disk: one for each box, and what the overlay over them all needs.
 pub(crate) const BOXES: &str = "/instance/boxes";
 const WORK: &str = "/instance/work";
+/// Where directories of the next boxes are made ahead of time.
+pub(crate) const SPARE: &str = "/instance/spare";
 /// The boxes' directories as boxes see them.
 pub(crate) const FILES: &str = "/files";
 
@@ -250,7 +252,7 @@ pub(crate) fn build(
 /// One overlay over nothing for the private files of all boxes: a plain bind mount of them would tell a box where
 /// on the host its files lie. A kernel without overlays: the files are what counts.
 pub(crate) fn mount_files(rootless: bool) -> Result<(), Failure> {
-    for directory in [BOXES, WORK] {
+    for directory in [BOXES, WORK, SPARE] {
         fs::create_dir(directory).step_with(|| format!("making {directory}"))?;
     }
     let files = make_overlay("/empty", BOXES, WORK, rootless)

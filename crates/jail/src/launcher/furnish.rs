@@ -19,14 +19,12 @@ use crate::mounts::{
 };
 use crate::plan::{Access, OVERLAID, RootMode};
 use crate::remove_tree;
-use crate::template::{BOXES, FILES, ROOT};
+use crate::template::{BOXES, FILES, ROOT, SPARE};
 use crate::userns::IdMap;
 
 /// See `template`.
 const DISK: &str = "/disk";
 const KEPT: &str = "/kept";
-/// Where the directories of the next boxes are made ahead of time, with a number behind.
-const SPARE: &str = "/instance/spare-";
 
 /// Directories made ahead of time, as the latest box wanted them: most boxes want the same. For as many boxes as wanted
 /// them in a row: a crowd that comes at once is likely to come again, and would wait for a file system that makes one
@@ -217,7 +215,7 @@ impl Launcher {
         }
         spare.wanted_in_a_row += 1;
         let Some(number) = spare.made.pop() else { return false };
-        let taken = rename(format!("{SPARE}{number}"), files).is_ok();
+        let taken = rename(format!("{SPARE}/{number}"), files).is_ok();
         if !taken {
             // A session that comes back has its own.
             spare.useless.push(number);
@@ -225,18 +223,19 @@ impl Launcher {
         taken
     }
 
-    /// Makes directories for the next box, and for so many more, like the latest. What cannot be made now is tried
-    /// again, and reported, when it is needed.
+    /// Makes directories for the next box, and for so many more, like the latest; removes so many that no box wants.
+    /// What cannot be made now is tried again, and reported, when it is needed.
     pub(super) fn stock_files(&mut self, more: usize) {
-        for number in std::mem::take(&mut self.spare_files.useless) {
+        let useless = &mut self.spare_files.useless;
+        for number in useless.drain(useless.len().saturating_sub(more)..) {
             // What cannot be removed goes with the instance's directory.
-            let _ = remove_tree::remove(std::path::Path::new(&format!("{SPARE}{number}")));
+            let _ = remove_tree::remove(std::path::Path::new(&format!("{SPARE}/{number}")));
         }
         let enough = (self.spare_files.made.len() + more).max(1);
-        while self.spare_files.made.len() < enough && self.wants_more_files() {
+        while self.spare_files.made.len() < enough && self.has_fewer_than_wanted() {
             let spare = &self.spare_files;
             let number = spare.next;
-            let made = self.make_files(&format!("{SPARE}{number}"), &spare.directories, spare.user);
+            let made = self.make_files(&format!("{SPARE}/{number}"), &spare.directories, spare.user);
             let spare = &mut self.spare_files;
             spare.next += 1;
             if made.is_err() {
@@ -248,7 +247,12 @@ impl Launcher {
         }
     }
 
-    pub(super) fn wants_more_files(&self) -> bool {
+    /// Whether there is work left for [`Self::stock_files`].
+    pub(super) fn has_files_to_stock(&self) -> bool {
+        !self.spare_files.useless.is_empty() || self.has_fewer_than_wanted()
+    }
+
+    fn has_fewer_than_wanted(&self) -> bool {
         self.spare_files.made.len() < self.spare_files.wanted_in_a_row.min(self.boxes_ahead)
     }
 

@@ -61,7 +61,7 @@ impl Rest {
     }
 }
 
-/// How much is made for a crowd before a request is looked for.
+/// How much is made for a crowd, or removed behind one, before a request is looked for.
 const MORE_AT_ONCE: usize = 4;
 
 /// Everything the launcher holds.
@@ -309,7 +309,7 @@ impl Launcher {
     fn stock(&mut self) {
         let rest = self.stock_after.take();
         self.stock_files(if rest == Some(Rest::BeforeMore) { MORE_AT_ONCE } else { 0 });
-        self.stock_after = self.wants_more_files().then_some(Rest::BeforeMore);
+        self.stock_after = self.has_files_to_stock().then_some(Rest::BeforeMore);
         self.spare_network.stock(&self.proof);
         if self.spare_cgroup.is_none() {
             // One that cannot be made now is tried again, and reported, when it is needed.

@@ -12,7 +12,7 @@ use sandcrate_backend::{
 };
 use sandcrate_backend_native::{NativeBackend, NativeConfig};
 
-use super::census::{instance_cgroups, launcher};
+use super::census::{REST, instance_cgroups, launcher};
 use super::ground::{Ground, POOL, fresh_spec, hard_quota, live_and_die, mounted, plain, writable_root};
 use crate::attacks::stage::{chain, ensure, eventually};
 use crate::host_state;
@@ -126,6 +126,7 @@ async fn files_made_ahead(ground: &Ground) -> Check {
     for _ in 0..3 {
         crowd(ground, 2 * POOL, plain).await?;
         spares_become(ground, POOL).await?;
+        a_spare_is_taken(ground).await?;
     }
     if rustix::process::geteuid().is_root() {
         crowd(ground, 1, writable_root).await?;
@@ -166,15 +167,36 @@ async fn crowd(ground: &Ground, count: usize, furnish: fn(&Ground, &mut SessionS
     Ok(())
 }
 
+/// Waits until there are so many for good.
 async fn spares_become(ground: &Ground, wanted: usize) -> Check {
-    let spares = || async {
-        let instances = host_state::instances(&ground.scratch.join("state"))?;
-        let launchers = instances.iter().flat_map(|instance| host_state::directories_in(instance));
-        let inside = launchers.flat_map(|launcher| host_state::directories_in(&launcher));
-        let names = inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
-        Ok((names.filter(|name| name.starts_with("spare-")).count() == wanted).then_some(()))
+    let settled = || async {
+        let earlier = spares(ground)?.len();
+        tokio::time::sleep(REST).await;
+        Ok(([earlier, spares(ground)?.len()] == [wanted; 2]).then_some(()))
     };
-    eventually(&format!("directories for {wanted} boxes are made ahead"), spares).await
+    eventually(&format!("directories for {wanted} boxes are made ahead"), settled).await
+}
+
+/// The inodes of the directories made ahead.
+fn spares(ground: &Ground) -> Result<Vec<Option<u64>>, String> {
+    let instances = host_state::instances(&ground.scratch.join("state"))?;
+    let launchers = instances.iter().flat_map(|instance| host_state::directories_in(instance));
+    let spares = launchers.flat_map(|launcher| host_state::directories_in(&launcher.join("spare")));
+    Ok(spares.map(|path| inode(&path)).collect())
+}
+
+/// A session gets one of the directories that are there.
+async fn a_spare_is_taken(ground: &Ground) -> Check {
+    let ahead = spares(ground)?;
+    let spec = fresh_spec()?;
+    let id = spec.id.clone();
+    ground.backend.start(spec).await.map_err(|error| chain(&error))?;
+    let storages = host_state::storage_directories(&ground.scratch.join("state"))?;
+    let files: Vec<_> = storages.iter().map(|storage| inode(&storage.join("files"))).collect();
+    ground.backend.stop(&id).await.map_err(|error| chain(&error))?;
+    let [taken] = files[..] else { return Err(format!("one session has {} storages", files.len())) };
+    ensure!(taken.is_some() && ahead.contains(&taken), "{taken:?} is none of those made ahead, {ahead:?}");
+    Ok(())
 }
 
 /// A start that is dropped at any moment leaves no box behind.
@@ -348,9 +370,10 @@ async fn killed_launcher(ground: &Ground) -> Check {
     let up = || async { Ok((host_state::processes_with(&marker)?.len() >= 6).then_some(())) };
     eventually("the commands run", up).await?;
     // By inode: a successor may well use the same names.
-    let inode = |path: &Path| std::fs::metadata(path).map(|facts| facts.ino()).ok();
     let old: Vec<_> =
         instance_cgroups(&ground.scratch)?.into_iter().map(|path| (inode(&path), path)).collect();
+    let spares_of_old = spares(ground)?;
+    ensure!(!spares_of_old.is_empty(), "nothing is made ahead, so it is not seen to go");
     let victim = launcher()?;
     kill(victim)?;
     let dead = || async { Ok(host_state::processes_with(&marker)?.is_empty().then_some(())) };
@@ -379,7 +402,16 @@ async fn killed_launcher(ground: &Ground) -> Check {
     let swept = || async { Ok(left().is_empty().then_some(())) };
     let swept = eventually("the cgroups of the killed launcher are swept", swept).await;
     swept.map_err(|error| format!("{error}: {:?}", left()))?;
+    let left = || async {
+        let spares = spares(ground)?;
+        Ok((!spares.iter().any(|inode| spares_of_old.contains(inode))).then_some(()))
+    };
+    eventually("what the killed launcher made ahead is removed", left).await?;
     ground.back_to(&before).await
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).map(|facts| facts.ino()).ok()
 }
 
 /// SIGKILL to a process that this one started.

@@ -14,7 +14,7 @@ const DESCRIPTOR_TOLERANCE: usize = 8;
 const RESIDENT_TOLERANCE: u64 = 3 << 20;
 
 /// Longer than the launcher waits before it prepares for the next box.
-const REST: Duration = Duration::from_millis(50);
+pub(super) const REST: Duration = Duration::from_millis(50);
 
 /// Everything that could be left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
