@@ -16,6 +16,9 @@ use crate::websocket::{self, Gone, Incoming, Receiver, Sender, code};
 
 /// What a process has to take the last line of a peer that left. Then the next one may attach.
 const LAST_LINE: Duration = Duration::from_secs(5);
+/// What is sent together, the last line apart. The peer has the time of one write for it: one that reads slowly must not
+/// be taken for one that does not read.
+const TOGETHER_BYTES: usize = 32 << 10;
 
 /// Runs to the end of the process or of the peer's interest.
 pub(super) async fn run(socket: WebSocket, attachment: Attachment, app: &App, session: &str) {
@@ -100,10 +103,14 @@ async fn take_lines(receiver: &mut Receiver, writer: &mut RelayWriter) -> End {
     }
 }
 
-/// A message for each line, but one write for all that came at once.
+/// A message for each line, but one write for those that came at once.
 async fn send_together(line: Bytes, reader: &mut RelayReader, sender: &mut Sender) -> Result<(), Gone> {
+    let mut bytes = line.len();
     sender.feed(text(&line)).await?;
-    while let Some(RelayEvent::Line(line) | RelayEvent::Piece(line)) = reader.another() {
+    while bytes < TOGETHER_BYTES
+        && let Some(RelayEvent::Line(line) | RelayEvent::Piece(line)) = reader.another()
+    {
+        bytes += line.len();
         sender.feed(text(&line)).await?;
     }
     sender.flush().await
