@@ -23,7 +23,7 @@ use crate::server::Subject;
 /// Boxes kept prepared by the backend that has a pool.
 const POOL: usize = 4;
 /// Long enough for a pool to be full again, and for what a variant left running to end.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The same for a pool that a burst has emptied.
 pub(crate) const LONG_PAUSE: Duration = Duration::from_millis(500);
@@ -139,7 +139,7 @@ pub(crate) fn measure_mcp(options: &Options, measured: &mut Measurements) -> any
     in_turns(options, &mut mcp_servers(&place)?, measured)
 }
 
-/// Servers as they are shipped and the floors, without anything else between.
+/// Servers and the floors, without anything else between.
 pub(crate) fn measure_servers(
     options: &Options,
     floor: &Floor,
@@ -147,7 +147,7 @@ pub(crate) fn measure_servers(
     measured: &mut Measurements,
 ) -> anyhow::Result<()> {
     let mut variants = floors(floor)?;
-    for subject in subjects.iter().filter(|subject| subject.server.is_shipped()) {
+    for subject in subjects {
         variants.extend(servers(subject)?);
     }
     in_turns(options, &mut variants, measured)
@@ -268,7 +268,7 @@ fn servers(subject: &Subject) -> anyhow::Result<Vec<Variant<'_>>> {
     let mut caller = subject.caller()?;
     let ping = Variant::timed(10, of(Figure::Ping), move || subject.run(caller.ping()));
     if !subject.server.has_boxes() {
-        return Ok(vec![ping]);
+        return Ok(vec![Variant::rest(), ping]);
     }
     let mut caller = subject.caller()?;
     let cold = Variant::new(few(6), move |measured| {
@@ -280,7 +280,7 @@ fn servers(subject: &Subject) -> anyhow::Result<Vec<Variant<'_>>> {
         Ok(())
     });
     if !subject.server.is_shipped() {
-        return Ok(vec![cold]);
+        return Ok(vec![Variant::rest(), cold]);
     }
     let rested = || -> anyhow::Result<_> {
         let mut caller = subject.caller()?;

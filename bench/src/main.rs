@@ -115,7 +115,7 @@ fn run_group(options: &Options, group: Group, runtime: &Runtime, floor: &Floor) 
             targets::judge_mcp(&measured)
         }
         Group::Reference => {
-            let subjects = Servers::find(options, &mut measured)?.start_all()?;
+            let subjects = Servers::find(options, &mut measured)?.shipped().start_all()?;
             latency::measure_servers(options, floor, &subjects, &mut measured)?;
             server::measure_relay(options, &subjects, &mut measured)?;
             targets::judge_against_reference(&measured)

@@ -142,6 +142,12 @@ impl Servers {
         Ok(())
     }
 
+    /// As their users have them, without our pools of other sizes.
+    pub(crate) fn shipped(mut self) -> Self {
+        self.entries.retain(|entry| entry.server.is_shipped());
+        self
+    }
+
     fn try_out(&self, entry: &Entry) -> anyhow::Result<()> {
         let (subject, _) = self.start(entry)?;
         let mut caller = subject.caller()?;
