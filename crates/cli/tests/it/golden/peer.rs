@@ -29,8 +29,11 @@ const NOWHERE: &str = "unix:///nowhere";
 fn binary(args: &[&str], state: &Path, env: &[(&str, &str)]) -> Command {
     let built = || env!("CARGO_BIN_EXE_sandcrate").into();
     let mut command = Command::new(std::env::var_os("SANDCRATE_BIN").unwrap_or_else(built));
-    // What was recorded knew of no nsjail and no engine, whatever this machine has.
-    command.env("PATH", "/usr/bin:/bin").env("DOCKER_HOST", NOWHERE).env("CONTAINER_HOST", NOWHERE);
+    // What was recorded knew of no nsjail, no engine and no endpoint, whatever this machine has.
+    command.env("PATH", state).env("DOCKER_HOST", NOWHERE).env("CONTAINER_HOST", NOWHERE);
+    for endpoint in ["E2B_API_KEY", "E2B_API_URL", "E2B_DOMAIN", "E2B_SANDBOX_URL"] {
+        command.env_remove(endpoint);
+    }
     command.args(args).env("SANDCRATE_STATE_DIR", state).envs(env.iter().copied()).current_dir(state);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command
