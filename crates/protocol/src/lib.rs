@@ -11,6 +11,7 @@ mod profile;
 mod python;
 mod result;
 pub mod rpc;
+mod shell;
 mod spec;
 mod timestamp;
 
@@ -23,6 +24,7 @@ pub use result::{
     BackendStatus, ExecResult, ExecStatus, ProcessInfo, ProcessStatus, RuntimeStatus, SessionDetails,
     SessionInfo,
 };
+pub use shell::shell_word;
 pub use spec::{
     ARTIFACTS, AdmissionGrant, AdmissionPolicy, AdmissionRevocation, BoxSpec, DEFAULT_IMAGE,
     DEFAULT_PROCESS_ID, DEFAULT_WORKDIR, InvalidSpec, Issue, MountMode, MountSpec, NetworkMode, ProcessSpec,

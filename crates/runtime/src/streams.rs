@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sandcrate_backend::{Command, ExecControl, ExecEvent, ExecExit, ExecRequest, Execution};
-use sandcrate_protocol::Timestamp;
+use sandcrate_protocol::{Timestamp, shell_word};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -71,22 +71,16 @@ impl Started {
 
 /// Words as a shell would take them.
 fn shown(words: &[OsString]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
     let mut shown = String::new();
     for word in words {
         // More is cut off anyway.
         if shown.len() > 4 * SHOWN_CHARS {
             break;
         }
-        let word = word.to_string_lossy();
         if !shown.is_empty() {
             shown.push(' ');
         }
-        if !word.is_empty() && word.chars().all(plain) {
-            shown.push_str(&word);
-        } else {
-            shown.push_str(&format!("'{}'", word.replace('\'', r"'\''")));
-        }
+        shown.push_str(&shell_word(&word.to_string_lossy()));
     }
     shown
 }

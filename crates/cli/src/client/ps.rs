@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use jiff::Timestamp;
+use sandcrate_protocol::shell_word;
 use serde_json::{Value, json};
 
 use super::address::Target;
@@ -77,7 +78,7 @@ fn text_of(entry: &Value, key: &str) -> String {
 
 fn process(entry: &Value, now: Timestamp) -> [String; 6] {
     let words = entry["args"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let words: Vec<_> = entry["command"].as_str().into_iter().chain(words).map(text::quote).collect();
+    let words: Vec<_> = entry["command"].as_str().into_iter().chain(words).map(shell_word).collect();
     let state = match (entry["status"].as_str(), entry["exit_code"].as_i64()) {
         (Some("running"), _) if entry["attached"] == true => "attached".to_owned(),
         (Some("exited"), Some(code)) => format!("exited {code}"),

@@ -1,4 +1,4 @@
-//! Text for other programs: segments of a URL, words of a shell.
+//! Addresses of the API: segments of a path, queries.
 
 use std::fmt::Write;
 
@@ -45,15 +45,6 @@ fn encode(out: &mut String, text: &str, also: &str) {
     }
 }
 
-/// One word of a POSIX shell, whatever is in it.
-pub(super) fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,14 +56,5 @@ mod tests {
         assert_eq!(file_path("s", "/"), "/v1/sessions/s/files/");
         assert_eq!(query(&[("cmd", "a&b=c+d"), ("rows", "2")]), "?cmd=a%26b%3Dc%2Bd&rows=2");
         assert_eq!(query(&[]), "");
-    }
-
-    #[test]
-    fn words_survive_a_shell() {
-        for word in ["plain", "", "a b", "it's", "$(x)", "a\nb", "*", "-n", "ä"] {
-            let script = format!("printf %s {}", quote(word));
-            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
-            assert_eq!(output.stdout, word.as_bytes(), "{word:?}");
-        }
     }
 }

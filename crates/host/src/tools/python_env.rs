@@ -10,10 +10,9 @@
 
 use std::time::Duration;
 
-use sandcrate_protocol::{ErrorKind, NetworkMode};
+use sandcrate_protocol::{ErrorKind, NetworkMode, shell_word};
 
 use super::files::BoxFiles;
-use crate::workspace::quote::quote;
 use crate::workspace::{MANIFESTS, VENV_DIRECTORY};
 use crate::{FileKind, Result};
 
@@ -53,14 +52,14 @@ impl PythonEnvironment {
     pub fn wrap(&self, command: &str) -> String {
         let mut script = format!(
             "sc_dir={}\nsc_network={}\nsc_lock_wait={}\nsc_lock_expiry={}\n",
-            quote(&self.directory),
+            shell_word(&self.directory),
             self.network,
             self.lock_wait.as_secs(),
             self.lock_expiry.as_secs().max(1),
         );
         script.push_str(SCRIPT);
         script.push_str("exec sh -c ");
-        script.push_str(&quote(command));
+        script.push_str(&shell_word(command));
         script.push('\n');
         script
     }

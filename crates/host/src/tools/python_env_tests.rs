@@ -328,7 +328,7 @@ proptest::proptest! {
     #[test]
     fn any_text_reaches_the_command(text in "[ -~\nä😀\t]{0,60}") {
         let package = Package::new(&[]);
-        let command = format!("printf %s {}\n", quote(&text));
+        let command = format!("printf %s {}\n", shell_word(&text));
         let (code, out, err) = package.run(&command);
         proptest::prop_assert_eq!((code, out, err), (0, text, String::new()));
     }

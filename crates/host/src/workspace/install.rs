@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use sandcrate_protocol::shell_word;
+
 use super::MANIFESTS;
-use super::quote::quote;
 
 /// What a directory is to pip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +42,11 @@ pub fn install_command(kind: PythonWorkspace, workspace: &str) -> String {
     let workspace = workspace.trim_end_matches('/');
     match kind {
         PythonWorkspace::Requirements => {
-            format!("pip install --no-cache-dir -r {}", quote(&format!("{workspace}/requirements.txt")))
+            format!("pip install --no-cache-dir -r {}", shell_word(&format!("{workspace}/requirements.txt")))
         }
         PythonWorkspace::Package => {
             let excludes: String = NOT_COPIED.iter().map(|name| format!(" --exclude='{name}'")).collect();
-            let workspace = quote(workspace);
+            let workspace = shell_word(workspace);
             format!(
                 "mkdir -p {COPY} && tar -C {workspace}{excludes} -cf - . | tar -C {COPY} -xf - && \
                  pip install --no-cache-dir {COPY} && rm -rf {COPY}"

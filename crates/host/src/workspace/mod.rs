@@ -7,7 +7,6 @@
 mod install;
 mod path;
 mod payload;
-pub(crate) mod quote;
 
 pub use install::{PythonWorkspace, classify_python_workspace, install_command};
 pub use path::{

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use bytes::Bytes;
 use hyper::Method;
+use sandcrate_protocol::shell_word;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -17,7 +18,6 @@ use super::progress::Progress;
 use super::remote::{Entry, Kind, Remote};
 use super::{Copied, local};
 use crate::client::http::{Client, Payload};
-use crate::client::text::quote;
 use crate::failure::Failure;
 
 const PIECE_BYTES: usize = 256 << 10;
@@ -176,12 +176,12 @@ struct After {
 impl After {
     fn scripts(&self) -> Vec<String> {
         let modes = self.modes.iter().flat_map(|(mode, paths)| {
-            paths.iter().map(move |path| format!("chmod {mode:o} -- {}\n", quote(path)))
+            paths.iter().map(move |path| format!("chmod {mode:o} -- {}\n", shell_word(path)))
         });
         let links = self
             .links
             .iter()
-            .map(|(leads_to, path)| format!("ln -sfn -- {} {}\n", quote(leads_to), quote(path)));
+            .map(|(leads_to, path)| format!("ln -sfn -- {} {}\n", shell_word(leads_to), shell_word(path)));
         let mut scripts: Vec<String> = Vec::new();
         for line in modes.chain(links) {
             match scripts.last_mut() {
