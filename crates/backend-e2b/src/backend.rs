@@ -521,11 +521,6 @@ impl Backend for E2bBackend {
         removed.map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
-    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
-        // Sandboxes of a server that is gone are ended by the next one's sweep, or by themselves.
-        Ok(Vec::new())
-    }
-
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         self.shared.sweep().await
     }

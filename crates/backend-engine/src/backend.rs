@@ -473,11 +473,6 @@ impl Backend for EngineBackend {
         removed.map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
-    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
-        // Boxes die with their owner.
-        Ok(Vec::new())
-    }
-
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         self.shared.sweep().await
     }

@@ -532,11 +532,6 @@ impl Backend for NativeBackend {
         removed.map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
-    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
-        // Boxes die with their owner.
-        Ok(Vec::new())
-    }
-
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         let state_dir = self.config.state_dir.clone();
         let swept = on_disk(move || instance::sweep(&state_dir)).await;

@@ -327,11 +327,6 @@ impl Backend for NsjailBackend {
         removed.map_err(|error| BackendError::failed("removing kept storage", error))
     }
 
-    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
-        // Boxes die with their owner.
-        Ok(Vec::new())
-    }
-
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         let state_dir = self.config.state_dir.clone();
         let swept = on_disk(move || instance::sweep(&part(&state_dir), |_| ())).await;

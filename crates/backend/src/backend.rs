@@ -149,10 +149,6 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Removes the directory of a session's kept storage, whatever is in it. One that is not there is no error.
     async fn remove_storage(&self, directory: &std::path::Path) -> Result<(), BackendError>;
 
-    /// Takes over sessions that outlived an earlier daemon; their ids. A backend whose boxes die with their
-    /// owner has none.
-    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError>;
-
     /// Removes what dead instances of this backend left. Never touches a live instance.
     async fn sweep(&self) -> Result<SweepReport, BackendError>;
 

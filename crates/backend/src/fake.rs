@@ -42,7 +42,6 @@ pub struct FakeCalls {
     pub set_network: u32,
     pub forward: u32,
     pub stop: u32,
-    pub adopt: u32,
     pub sweep: u32,
     pub shutdown: u32,
 }
@@ -363,11 +362,6 @@ impl Backend for FakeBackend {
             }
             _ => Ok(()),
         }
-    }
-
-    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
-        self.state().calls.adopt += 1;
-        Ok(Vec::new())
     }
 
     async fn sweep(&self) -> Result<SweepReport, BackendError> {

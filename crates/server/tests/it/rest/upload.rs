@@ -80,9 +80,6 @@ impl Backend for Sink {
     async fn remove_storage(&self, directory: &std::path::Path) -> Result<(), BackendError> {
         self.fake.remove_storage(directory).await
     }
-    async fn adopt(&self) -> Result<Vec<SessionInfo>, BackendError> {
-        self.fake.adopt().await
-    }
     async fn sweep(&self) -> Result<SweepReport, BackendError> {
         self.fake.sweep().await
     }
