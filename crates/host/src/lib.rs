@@ -25,7 +25,8 @@ pub use embedded::EmbeddedClient;
 pub use error::HostError;
 pub use query::Query;
 pub use service::{
-    Availability, HostMounts, RecordedError, Service, ServiceBuilder, SkillPackage, SkillZip, truncate,
+    Availability, HostMounts, RecordedError, Service, ServiceBuilder, SkillPackage, SkillZip, presented,
+    truncate,
 };
 pub use session_id::{DEFAULT_TEMPLATE, SessionTemplate};
 

@@ -19,7 +19,9 @@ pub use enforcement::{Control, Enforcement, Finding, State};
 pub use error::{Appearance, ErrorKind, wire_message, with_causes, without_class_marks};
 pub use json::to_wire_json;
 pub use profile::{BoxProfile, UnknownProfile};
-pub use python::{float as python_float, string as python_repr, trim as python_trim};
+pub use python::{
+    float as python_float, string as python_repr, trim as python_trim, type_name as python_type,
+};
 pub use result::{
     BackendStatus, ExecResult, ExecStatus, ProcessInfo, ProcessStatus, RuntimeStatus, SessionDetails,
     SessionInfo,

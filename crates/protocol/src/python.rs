@@ -29,8 +29,8 @@ pub fn float(value: f64) -> String {
     plain
 }
 
-/// The name of the type that `json.loads` gives.
-pub(crate) fn type_name(value: &Value) -> &'static str {
+/// The name of the type that Python's `json.loads` gives.
+pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "NoneType",
         Value::Bool(_) => "bool",

@@ -62,7 +62,7 @@ impl Service {
         let checked = self.check_quota_after(&spec, before, &result).await;
         checked.map_err(|error| self.record(error, query))?;
         tracing::debug!(query_id = query_id(query), summary = %result_summary(&result), "LangBot Box result");
-        Ok(self.presented(&result))
+        Ok(presented(&result, self.inner.output_limit))
     }
 
     fn check_available(&self) -> Result<()> {
@@ -128,24 +128,24 @@ impl Service {
         error.output = Some(Box::new(kept));
         Err(error)
     }
+}
 
-    /// The result as an agent is shown it.
-    fn presented(&self, result: &ExecResult) -> Value {
-        let (stdout, stdout_truncated) = truncate(&result.stdout, self.inner.output_limit);
-        let (stderr, stderr_truncated) = truncate(&result.stderr, self.inner.output_limit);
-        json!({
-            "session_id": result.session_id,
-            "backend": result.backend_name,
-            "status": result.status,
-            "ok": result.status == ExecStatus::Completed && result.exit_code == Some(0),
-            "exit_code": result.exit_code,
-            "stdout": stdout,
-            "stderr": stderr,
-            "stdout_truncated": stdout_truncated,
-            "stderr_truncated": stderr_truncated,
-            "duration_ms": result.duration_ms,
-        })
-    }
+/// The result as an agent is shown it, of each stream so many characters.
+pub fn presented(result: &ExecResult, output_limit: usize) -> Value {
+    let (stdout, stdout_truncated) = truncate(&result.stdout, output_limit);
+    let (stderr, stderr_truncated) = truncate(&result.stderr, output_limit);
+    json!({
+        "session_id": result.session_id,
+        "backend": result.backend_name,
+        "status": result.status,
+        "ok": result.status == ExecStatus::Completed && result.exit_code == Some(0),
+        "exit_code": result.exit_code,
+        "stdout": stdout,
+        "stderr": stderr,
+        "stdout_truncated": stdout_truncated,
+        "stderr_truncated": stderr_truncated,
+        "duration_ms": result.duration_ms,
+    })
 }
 
 /// Names of variables, never their values.

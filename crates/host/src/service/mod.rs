@@ -31,6 +31,7 @@ use crate::{Client, HostError, Query, Result};
 
 pub use builder::ServiceBuilder;
 pub use errors::RecordedError;
+pub use execute::presented;
 pub use operations::SkillZip;
 pub use skills::SkillPackage;
 pub use truncate::truncate;

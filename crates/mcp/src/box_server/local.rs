@@ -13,8 +13,8 @@ use sandcrate_backend::{ExecRequest, FileReply, FileRequest};
 use sandcrate_host::policy::Policy;
 use sandcrate_host::skills::{Filesystem, SkillsView};
 use sandcrate_host::tools::{Executor, ToolDefinition, Toolbox, native_definitions};
-use sandcrate_host::{Client, EmbeddedClient, FileMeta, HostError, Query, truncate};
-use sandcrate_protocol::{BoxSpec, ErrorKind, ExecStatus, MountMode, with_causes};
+use sandcrate_host::{Client, EmbeddedClient, FileMeta, HostError, Query, presented};
+use sandcrate_protocol::{BoxSpec, ErrorKind, MountMode, with_causes};
 use sandcrate_runtime::{ExecOutcome, Runtime, RuntimeError, SessionOptions, SessionState};
 use serde_json::{Value, json};
 
@@ -93,24 +93,10 @@ impl Sessions {
     }
 
     fn presented(&self, outcome: &ExecOutcome, timeout_sec: u64) -> Value {
-        let result = outcome.presented(timeout_sec);
-        let limit = self.blueprint.output_limit_chars;
-        let (stdout, stdout_truncated) = truncate(&result.stdout, limit);
-        let (stderr, stderr_truncated) = truncate(&result.stderr, limit);
-        json!({
-            "session_id": result.session_id,
-            "backend": result.backend_name,
-            "status": result.status,
-            "ok": result.status == ExecStatus::Completed && result.exit_code == Some(0),
-            "exit_code": result.exit_code,
-            "stdout": stdout,
-            "stderr": stderr,
-            "stdout_truncated": stdout_truncated,
-            "stderr_truncated": stderr_truncated,
-            "duration_ms": result.duration_ms,
-            "limits_hit": outcome.collected.exit.limits_hit,
-            "denials": outcome.collected.exit.denials,
-        })
+        let mut shown = presented(&outcome.presented(timeout_sec), self.blueprint.output_limit_chars);
+        shown["limits_hit"] = json!(outcome.collected.exit.limits_hit);
+        shown["denials"] = json!(outcome.collected.exit.denials);
+        shown
     }
 }
 

@@ -5,7 +5,7 @@
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use sandcrate_protocol::{lax_integer, python_repr};
+use sandcrate_protocol::{lax_integer, python_repr, python_type};
 use sandcrate_skills::{Archive, Chunk, ListRequest, NewSkill, Scope, Selection, SkillChange, SkillError};
 use serde_json::{Map, Value};
 
@@ -288,18 +288,6 @@ fn truthy(value: &Value) -> bool {
         Value::String(text) => !text.is_empty(),
         Value::Array(items) => !items.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
-    }
-}
-
-fn python_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "NoneType",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float",
-        Value::Number(_) => "int",
-        Value::String(_) => "str",
-        Value::Array(_) => "list",
-        Value::Object(_) => "dict",
     }
 }
 
