@@ -4,13 +4,15 @@
 //! does not undo what it asked for. Replies come in order of completion.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandcrate_protocol::framing::MAX_MESSAGE_BYTES;
 use sandcrate_protocol::rpc::{BadFrame, Context, Frame, Request, Response};
 use sandcrate_runtime::Admitted;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::actions::{self, Call};
@@ -51,6 +53,8 @@ pub(super) struct Desk {
     bytes: Arc<Semaphore>,
     /// Calls that can be cancelled.
     running: Arc<Running>,
+    /// That the last request taken in has done its first step.
+    first_step: Option<oneshot::Receiver<()>>,
 }
 
 /// By `seq_id`: for whom it is, and how it is ended.
@@ -74,6 +78,7 @@ impl Desk {
             brief_slots: Arc::new(Semaphore::new(BRIEF_AT_ONCE)),
             bytes: Arc::new(Semaphore::new(REQUEST_BYTES / BYTES_PER_UNIT)),
             running: Arc::default(),
+            first_step: None,
         };
         (desk, written)
     }
@@ -101,7 +106,8 @@ impl Desk {
     }
 
     /// Serves one message; its reply appears at the other end when it is done.
-    pub(super) async fn take(&self, slot: Slot, message: &str) {
+    pub(super) async fn take(&mut self, slot: Slot, message: &str) {
+        self.settle().await;
         let request = match Frame::parse(message) {
             Ok(Frame::Request(request)) => request,
             // Nobody here calls a client, so nobody waits for its answer.
@@ -148,7 +154,7 @@ impl Desk {
         let Ok(place) = self.app.in_flight.clone().acquire_owned().await else { return };
         let (app, identity, replies) = (self.app.clone(), self.identity.clone(), self.replies.clone());
         let (dialect, running) = (self.dialect, self.running.clone());
-        let mut work = Box::pin(async move {
+        let work = Box::pin(async move {
             let _held = (slot, bytes, place);
             let reply = tokio::select! {
                 reply = run(action, request, &app, &identity, dialect, context, &running) => reply,
@@ -157,9 +163,16 @@ impl Desk {
             // A client that left does not miss it.
             let _ = replies.send(reply).await;
         });
-        // The first step here, in the order of arrival: commands of a session take their turns in that order.
-        if futures_util::poll!(work.as_mut()).is_pending() {
-            self.app.tasks.spawn(work);
+        let (done, first_step) = oneshot::channel();
+        self.first_step = Some(first_step);
+        self.app.tasks.spawn(telling_first_step(work, done));
+    }
+
+    /// Returns when all that was taken in is under way: in its first step a request takes its turn in the session, and can
+    /// be cancelled from then on. So it goes by the order of arrival.
+    pub(super) async fn settle(&mut self) {
+        if let Some(before) = self.first_step.take() {
+            let _ = before.await;
         }
     }
 
@@ -178,6 +191,22 @@ impl Desk {
         tracing::debug!(error = message, "frame refused");
         let _ = self.replies.send(answer::failure(seq_id, message)).await;
     }
+}
+
+/// Runs `work`, and says when it has been polled once. It is polled first in its own task, not in the connection's: who
+/// wakes two tasks at once wakes a second thread.
+fn telling_first_step(
+    mut work: Pin<Box<impl Future<Output = ()>>>,
+    done: oneshot::Sender<()>,
+) -> impl Future<Output = ()> {
+    let mut done = Some(done);
+    poll_fn(move |context| {
+        let step = work.as_mut().poll(context);
+        if let Some(done) = done.take() {
+            let _ = done.send(());
+        }
+        step
+    })
 }
 
 /// No action here streams its reply, so there is none whose pieces could be waited for.

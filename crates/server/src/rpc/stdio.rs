@@ -57,7 +57,7 @@ where
     }
 }
 
-async fn read(mut input: impl AsyncRead + Unpin, desk: Desk) -> io::Result<()> {
+async fn read(mut input: impl AsyncRead + Unpin, mut desk: Desk) -> io::Result<()> {
     let mut decoder = match desk.dialect() {
         Dialect::First => Decoder::new(),
         Dialect::Tenant => Decoder::strict(),
@@ -67,18 +67,20 @@ async fn read(mut input: impl AsyncRead + Unpin, desk: Desk) -> io::Result<()> {
         let length = input.read(&mut buffer).await?;
         let mut bytes = &buffer[..length];
         while let Some(event) = decoder.next_event(&mut bytes) {
-            serve(event, &desk).await;
+            serve(event, &mut desk).await;
         }
         if length == 0 {
             if let Some(event) = decoder.finish() {
-                serve(event, &desk).await;
+                serve(event, &mut desk).await;
             }
+            // What was asked before the end is answered after it.
+            desk.settle().await;
             return Ok(());
         }
     }
 }
 
-async fn serve(event: Event, desk: &Desk) {
+async fn serve(event: Event, desk: &mut Desk) {
     match event {
         Event::Message(message) => {
             if let Some(slot) = desk.slot().await {

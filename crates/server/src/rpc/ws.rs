@@ -84,7 +84,7 @@ enum ReadEnd {
     Stopping,
 }
 
-async fn read(receiver: &mut Receiver, desk: Desk) -> ReadEnd {
+async fn read(receiver: &mut Receiver, mut desk: Desk) -> ReadEnd {
     let mut pieces = SplitRequests::new();
     loop {
         let Some(slot) = desk.slot().await else { return ReadEnd::Stopping };

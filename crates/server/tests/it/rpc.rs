@@ -199,6 +199,29 @@ async fn replies_come_in_order_of_completion() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_of_a_session_run_in_the_order_of_arrival_and_can_be_cancelled_at_once() {
+    let server = Server::start().await;
+    let mut rpc = server.rpc().await;
+    for number in 0..60 {
+        rpc.request(number, "box_exec", json!({"session_id": "s", "cmd": "turn"})).await;
+    }
+    for _ in 0..60 {
+        let reply = rpc.reply().await;
+        assert_eq!(reply["data"]["stdout"], reply["seq_id"].to_string(), "{reply}");
+    }
+    for number in (100..160).step_by(2) {
+        rpc.request(number, "box_exec", json!({"session_id": "s", "cmd": "hang"})).await;
+        rpc.request(number + 1, "__cancel_action", json!({"seq_id": number})).await;
+        for _ in 0..2 {
+            let reply = rpc.reply().await;
+            let cancelled = reply["seq_id"] == number || reply["data"]["cancelled"] == true;
+            assert!(cancelled, "{reply}");
+        }
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_timeout_ends_the_session_and_says_so() {
     let server = Server::start().await;
@@ -346,7 +369,7 @@ impl Stdio {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stdio_answers_lines_and_ends_with_its_input() {
     let server = Server::start().await;
     let mut stdio = Stdio::start(server.app.clone());

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use sandcrate_backend::fake::{FakeBackend, FakeScript};
-use sandcrate_backend::{Command, ExecRequest, SessionId};
+use sandcrate_backend::{Command, ExecRequest};
 use sandcrate_runtime::{Runtime, RuntimeConfig};
 use sandcrate_server::{App, Listener, ServeError, ServerConfig, serve_app};
 use serde_json::{Value, json};
@@ -53,7 +54,10 @@ impl Server {
 
     pub(crate) async fn with_runtime(config: ServerConfig, change: impl FnOnce(&mut RuntimeConfig)) -> Self {
         let state = tempfile::tempdir().unwrap();
-        let backend = Arc::new(FakeBackend::new(play));
+        let backend = Arc::new(FakeBackend::new({
+            let turns = AtomicUsize::new(0);
+            move |_, request| play(turns.fetch_add(1, Ordering::Relaxed), request)
+        }));
         let mut runtime_config = RuntimeConfig::new(state.path().join("state"));
         change(&mut runtime_config);
         let runtime = Runtime::open(runtime_config, vec![backend.clone()]).await.unwrap();
@@ -103,8 +107,8 @@ impl Server {
     }
 }
 
-/// What commands of the fake do, told by their first word.
-fn play(_: &SessionId, request: &ExecRequest) -> FakeScript {
+/// What commands of the fake do, told by their first word and how many came before.
+fn play(turn: usize, request: &ExecRequest) -> FakeScript {
     let words: Vec<String> = match &request.command {
         Command::Shell(script) => script.split_whitespace().map(str::to_owned).collect(),
         Command::Argv(argv) => argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -112,6 +116,7 @@ fn play(_: &SessionId, request: &ExecRequest) -> FakeScript {
     let number = || words.get(1).and_then(|word| word.parse::<usize>().ok()).unwrap_or(0);
     match words.first().map_or("", String::as_str) {
         "echo" => FakeScript::new().stdout(format!("{}\n", words[1..].join(" "))),
+        "turn" => FakeScript::new().stdout(turn.to_string()),
         "exit" => FakeScript::new().exit(i32::try_from(number()).unwrap()),
         "fill" => FakeScript::new().stdout("x".repeat(number())),
         "wait" => FakeScript::new().wait(Duration::from_millis(number() as u64)).stdout("waited\n"),
