@@ -227,7 +227,8 @@ impl Launcher {
     /// What cannot be made now is tried again, and reported, when it is needed.
     pub(super) fn stock_files(&mut self, more: usize) {
         let useless = &mut self.spare_files.useless;
-        for number in useless.drain(useless.len().saturating_sub(more)..) {
+        // More than one box makes useless, or they would become more as long as boxes come.
+        for number in useless.drain(useless.len().saturating_sub(more.max(2))..) {
             // What cannot be removed goes with the instance's directory.
             let _ = remove_tree::remove(std::path::Path::new(&format!("{SPARE}/{number}")));
         }
