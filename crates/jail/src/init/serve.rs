@@ -125,7 +125,7 @@ pub(super) fn serve(
         // Ends before requests: a request may be about a child that has just ended.
         if children {
             let _ = rustix::io::read(&signals, &mut [0_u8; 1024]);
-            init.reap_all()?;
+            init.reap_all(requests)?;
         }
         if requests && !init.handle_request()? {
             return Ok(());
@@ -358,12 +358,18 @@ impl Init<'_> {
         self.children.iter().find(|(_, child)| child.id == id).and_then(|(pid, _)| Pid::from_raw(*pid))
     }
 
-    fn reap_all(&mut self) -> Result<(), Failure> {
+    fn reap_all(&mut self, requests: bool) -> Result<(), Failure> {
+        let mut told = false;
         while let Some(ended) = reap().step("reaping")? {
             // Anybody else was an orphan of some command.
             if let Some(child) = self.children.remove(&ended.pid) {
                 self.finish(child, ended);
+                told = true;
             }
+        }
+        if told && !requests {
+            // The daemon is often on this core, and somebody waits for it.
+            rustix::thread::sched_yield();
         }
         self.tidy();
         Ok(())
