@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandcrate_backend::{BackendError, RootAccess, SessionId, SessionInfo, SessionSpec};
-use sandcrate_driver::{AsyncChannel, Bound, BoxLink, BoxNetwork, Fittings, LiveBox, lock};
+use sandcrate_driver::{AsyncChannel, Bound, BoxLink, BoxNetwork, Fittings, LiveBox, PipeMaker, lock};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
@@ -102,7 +102,7 @@ impl Session {
             workdir: spec.workdir,
             limits: spec.limits,
             home,
-            host_user,
+            pipes: PipeMaker::new(host_user),
             usage: cgroups.usage(),
             network,
             accounted,

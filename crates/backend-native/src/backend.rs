@@ -15,7 +15,8 @@ use sandcrate_backend::{
     SessionSpec, SweepReport,
 };
 use sandcrate_driver::{
-    LiveBox, Networks, ProjectBound, Source, check_tun_device, lock, not_isolated, on_disk, open_source,
+    LiveBox, Networks, ProjectBound, Source, SparePipes, check_tun_device, lock, not_isolated, on_disk,
+    open_source,
 };
 use sandcrate_jail::identity::IdMapping;
 use sandcrate_jail::message::LauncherConfig;
@@ -42,6 +43,7 @@ pub struct NativeBackend {
     networks: Networks,
     sessions: Mutex<HashMap<SessionId, Slot>>,
     next_storage: std::sync::atomic::AtomicU64,
+    spare_pipes: Arc<SparePipes>,
     importing: Arc<tokio::sync::Semaphore>,
     /// The pool's filler and the sweep at the start.
     tasks: Mutex<JoinSet<()>>,
@@ -104,6 +106,7 @@ impl NativeBackend {
             networks: Networks::new(NAME, config.launcher.clone()),
             sessions: Mutex::default(),
             next_storage: std::sync::atomic::AtomicU64::new(1),
+            spare_pipes: Arc::default(),
             importing: Arc::new(tokio::sync::Semaphore::new(1)),
             tasks: Mutex::new(tasks),
             instance,
@@ -220,7 +223,19 @@ impl NativeBackend {
         let backend_id = format!("{}-{name}", self.instance.name());
         let (sources, held) = self.hold(&spec, sources).await?;
         let mapping = self.mapping;
-        let made = Ingredients { spec, image, mapping, sources, held, common, plan, backend_id, started };
+        let spare_pipes = Arc::clone(&self.spare_pipes);
+        let made = Ingredients {
+            spec,
+            image,
+            mapping,
+            sources,
+            held,
+            common,
+            plan,
+            backend_id,
+            spare_pipes,
+            started,
+        };
         Session::start(made, storage, &launcher, asked, &self.networks).await
     }
 

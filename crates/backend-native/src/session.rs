@@ -9,8 +9,8 @@ use sandcrate_backend::{
     BackendError, DiskLimit, Limits, MountAccess, Network, RootAccess, SessionId, SessionInfo, SessionSpec,
 };
 use sandcrate_driver::{
-    Bound, BoxLink, BoxNetwork, Fittings, LiveBox, Networks, ProjectBound, Source, check_tun_device,
-    interface, lock, step_failed,
+    Bound, BoxLink, BoxNetwork, Fittings, LiveBox, Networks, PipeMaker, ProjectBound, Source, SparePipes,
+    check_tun_device, interface, lock, step_failed,
 };
 use sandcrate_jail::cgroup;
 use sandcrate_jail::identity::IdMapping;
@@ -79,6 +79,7 @@ pub(crate) struct Ingredients {
     pub(crate) common: Enforcement,
     pub(crate) plan: Plan,
     pub(crate) backend_id: String,
+    pub(crate) spare_pipes: Arc<SparePipes>,
     pub(crate) started: Instant,
 }
 
@@ -100,7 +101,18 @@ impl Session {
         asked: AskedBox,
         networks: &Networks,
     ) -> Result<(Arc<Self>, SessionInfo), BackendError> {
-        let Ingredients { spec, image, mapping, sources, held, common, plan, backend_id, started } = made;
+        let Ingredients {
+            spec,
+            image,
+            mapping,
+            sources,
+            held,
+            common,
+            plan,
+            backend_id,
+            spare_pipes,
+            started,
+        } = made;
         let storage = stored.as_mut().ok_or_else(|| unavailable("the session's files are gone"))?;
         let mut enforcement = common;
         if plan.interface.is_some() {
@@ -174,6 +186,7 @@ impl Session {
             enforcement,
             start_time: started.elapsed(),
         };
+        let owner = (!mapping.is_rootless()).then(|| (mapping.host_uid(user), mapping.host_gid(user)));
         let fittings = Fittings {
             backend: NAME,
             id: spec.id,
@@ -182,7 +195,7 @@ impl Session {
             workdir: spec.workdir,
             limits: spec.limits,
             home,
-            host_user: (!mapping.is_rootless()).then(|| (mapping.host_uid(user), mapping.host_gid(user))),
+            pipes: PipeMaker::with_spare(owner, spare_pipes),
             usage,
             network,
             accounted,

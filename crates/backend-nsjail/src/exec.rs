@@ -45,7 +45,7 @@ pub(crate) async fn exec(session: &Arc<Session>, request: ExecRequest) -> Result
         (None, None)
     } else {
         let failed = |error| BackendError::failed("making pipes", error);
-        let (theirs, ours) = Streams::pipes(session.fittings.host_user, stdin_mode).map_err(failed)?;
+        let (theirs, ours) = session.fittings.pipes.make(stdin_mode).map_err(failed)?;
         (Some(theirs), Some(ours))
     };
     let fds = theirs.as_ref().map(Pipes::fds);
@@ -107,7 +107,7 @@ impl Driver {
     /// Without streams a terminal is still to come from the stage.
     async fn run(mut self, streams: Option<Streams>) {
         let mut course = Course::default();
-        let streams = match streams {
+        let mut streams = match streams {
             Some(streams) => streams,
             // Why it has none is seen below.
             None => self.terminal(&mut course).await.unwrap_or_default(),

@@ -11,7 +11,7 @@ use rustix::fs::MemfdFlags;
 use sandcrate_backend::{
     BackendError, DiskLimit, MountAccess, Network, RootAccess, SessionInfo, SessionSpec,
 };
-use sandcrate_driver::{AsyncChannel, Bound, Fittings, Source, lock, open_source, step_failed};
+use sandcrate_driver::{AsyncChannel, Bound, Fittings, PipeMaker, Source, lock, open_source, step_failed};
 use sandcrate_jail::cgroup::{BoxCgroup, Limits, Parent, UsageReader};
 use sandcrate_jail::identity::IdMapping;
 use sandcrate_jail::message::InitReply;
@@ -133,7 +133,7 @@ impl Workshop {
             workdir: spec.workdir,
             limits: spec.limits,
             home: plan.home,
-            host_user: Some((host_user, host_user)),
+            pipes: PipeMaker::new(Some((host_user, host_user))),
             usage: UsageReader::new(counters),
             network: None,
             accounted,

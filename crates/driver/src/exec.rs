@@ -56,7 +56,7 @@ pub async fn exec<B: LiveBox>(session: &Arc<B>, request: ExecRequest) -> Result<
         None
     } else {
         let failed = |error| BackendError::failed("making pipes", error);
-        let (theirs, ours) = Streams::pipes(link.fittings.host_user, stdin_mode).map_err(failed)?;
+        let (theirs, ours) = link.fittings.pipes.make(stdin_mode).map_err(failed)?;
         let fds: Vec<_> = theirs.fds().into_iter().chain(tasks).collect();
         request_of(&**session, &start, &fds).await?;
         Some(ours)
@@ -100,7 +100,7 @@ struct Course {
 impl<B: LiveBox> Driver<B> {
     /// Without streams a terminal is still to come from init.
     async fn run(mut self, streams: Option<Streams>) {
-        let streams = match streams {
+        let mut streams = match streams {
             Some(streams) => streams,
             None => match self.terminal().await {
                 Ok(streams) => streams,
@@ -110,6 +110,8 @@ impl<B: LiveBox> Driver<B> {
                 }
             },
         };
+        // While the program starts.
+        self.session.link().fittings.pipes.restock();
         let terminal = streams.its_terminal();
         let input = take_input(&mut self.ends);
         let events = self.ends.events.clone();
@@ -125,7 +127,9 @@ impl<B: LiveBox> Driver<B> {
         };
         let last = self.conclude(end, course, dropped, heard);
         let _ = timeout(PATIENCE, self.ends.events.send(last)).await;
-        self.session.link().forget_task(self.task);
+        let link = self.session.link();
+        link.forget_task(self.task);
+        link.fittings.pipes.retire(streams);
     }
 
     /// By the master end of the command's terminal.

@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use crate::channel::set_nonblocking;
 
 /// What a pipe holds by default.
-const CHUNK: usize = 64 << 10;
+pub(crate) const CHUNK: usize = 64 << 10;
 
 /// One end of a pipe, or the master of a terminal.
 #[derive(Debug)]
@@ -39,11 +39,11 @@ impl FdIo {
 
     /// What is there now, without waiting: None when nothing is.
     pub fn read_now(&self, most: usize) -> io::Result<Option<Bytes>> {
-        let mut buffer = Vec::with_capacity(most.min(CHUNK));
-        match rustix::io::read(self.inner.get_ref(), spare_capacity(&mut buffer)) {
+        let fd = self.inner.get_ref();
+        match if most < CHUNK { read_at_most(fd, most) } else { read_chunk(fd) } {
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(rustix::io::Errno::IO) => Ok(Some(Bytes::new())),
-            other => other.map(|_| Some(compact(buffer))).map_err(io::Error::from),
+            other => other.map(Some).map_err(io::Error::from),
         }
     }
 
@@ -51,6 +51,11 @@ impl FdIo {
     pub(crate) fn waiting(&self) -> usize {
         rustix::io::ioctl_fionread(self.inner.get_ref())
             .map_or(0, |count| usize::try_from(count).unwrap_or(0))
+    }
+
+    /// Whether nobody can write any more. A piece of what somebody still writes is lost.
+    pub(crate) fn is_at_end(&self) -> bool {
+        matches!(self.read_now(1), Ok(Some(data)) if data.is_empty())
     }
 
     pub async fn write_all(&self, mut data: &[u8]) -> io::Result<()> {
@@ -87,6 +92,12 @@ fn read_chunk(fd: &OwnedFd) -> rustix::io::Result<Bytes> {
             Bytes::from(std::mem::take(scratch))
         })
     })
+}
+
+fn read_at_most(fd: &OwnedFd, most: usize) -> rustix::io::Result<Bytes> {
+    let mut buffer = Vec::with_capacity(most);
+    rustix::io::read(fd, spare_capacity(&mut buffer))?;
+    Ok(compact(buffer))
 }
 
 /// A short read must not hold on to a whole chunk while it waits for its reader.

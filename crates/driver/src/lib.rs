@@ -17,6 +17,7 @@ mod lock;
 mod meter;
 mod network;
 mod on_disk;
+mod pipes;
 mod project;
 mod pumps;
 mod role;
@@ -31,6 +32,7 @@ pub use link::{BoxLink, Fittings, LiveBox, step_failed};
 pub use lock::lock;
 pub use network::{BoxNetwork, Networks, check_tun_device, interface, make_device_in, not_isolated};
 pub use on_disk::on_disk;
+pub use pipes::{PipeMaker, SparePipes};
 pub use project::{ProjectBound, inodes_of, project_of};
 pub use role::dispatch_role;
 pub use sources::{Source, open_source};
@@ -42,8 +44,9 @@ pub mod pieces {
     pub use crate::fd_io::FdIo;
     pub use crate::link::MAX_DRAINS;
     pub use crate::meter::{Meter, exit_status};
+    pub use crate::pipes::Pipes;
     pub use crate::pumps::{PATIENCE, Sink};
-    pub use crate::streams::{Pipes, Streams, Terminal, take_input};
+    pub use crate::streams::{Streams, Terminal, take_input};
 
     pub mod files {
         pub use crate::files::{LIMIT, Prepared, describe, file_error, prepare, reply, transfer};

@@ -16,6 +16,7 @@ use crate::accountant::Bound;
 use crate::channel::AsyncChannel;
 use crate::lock::lock;
 use crate::network::BoxNetwork;
+use crate::pipes::PipeMaker;
 
 /// A command gets at most: its terminal, why it did not start, its end; a file operation its outcome.
 const REPLIES_PER_TASK: usize = 4;
@@ -56,8 +57,7 @@ pub struct Fittings {
     pub workdir: String,
     pub limits: Limits,
     pub home: String,
-    /// Who owns the commands' pipes, where that is not the daemon's user.
-    pub host_user: Option<(u32, u32)>,
+    pub pipes: PipeMaker,
     pub usage: UsageReader,
     /// Of an isolated network.
     pub network: Option<Arc<BoxNetwork>>,
@@ -216,7 +216,7 @@ mod tests {
             workdir: "/".to_owned(),
             limits: Limits::default(),
             home: "/".to_owned(),
-            host_user: None,
+            pipes: PipeMaker::default(),
             usage: UsageReader::new(Vec::new()),
             network: None,
             accounted: Vec::new(),

@@ -7,7 +7,8 @@ use sandcrate_backend::{ExecEvent, Stream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use crate::fd_io::FdIo;
+use crate::fd_io::{CHUNK, FdIo};
+use crate::streams::Output;
 
 /// How long a consumer that does not read holds the command up before its output is dropped.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,17 +38,17 @@ pub(crate) async fn feed(
 }
 
 /// Moves one stream's output to the caller. When the program has ended, what waits in the pipe is still taken;
-/// what children write later is drained and thrown away, so that no closed pipe kills them. Returns the bytes
-/// dropped because the caller did not take them.
+/// what children write later is drained and thrown away, so that no closed pipe kills them. An output that is left
+/// behind has been read to its end. Returns the bytes dropped because the caller did not take them.
 pub(crate) async fn pump(
     stream: Stream,
-    io: Option<Arc<FdIo>>,
+    output: &mut Option<Output>,
     events: mpsc::Sender<ExecEvent>,
     mut finished: watch::Receiver<bool>,
     drains: Arc<tokio::sync::Semaphore>,
     terminal: bool,
 ) -> u64 {
-    let Some(io) = io else { return 0 };
+    let Some(Output { io, held }) = output.as_mut() else { return 0 };
     let mut sink = Sink::new(stream, events);
     loop {
         let data = tokio::select! {
@@ -73,17 +74,11 @@ pub(crate) async fn pump(
         // A program that was left behind may write for ever.
         let _ = timeout(TERMINAL_LIMIT, rest).await;
     }
-    let mut waiting = io.waiting();
-    while waiting > 0 {
-        match io.read_now(waiting) {
-            Ok(Some(data)) if !data.is_empty() => {
-                waiting -= data.len();
-                sink.push(data).await;
-            }
-            _ => break,
-        }
-    }
-    if let Ok(permit) = drains.try_acquire_owned() {
+    drop(held.take());
+    if !take_rest(io, &mut sink).await
+        && let Some(Output { io, .. }) = output.take()
+        && let Ok(permit) = drains.try_acquire_owned()
+    {
         // Ends with the last writer, at the latest with the box.
         tokio::spawn(async move {
             while io.read().await.is_ok_and(|data| !data.is_empty()) {}
@@ -91,6 +86,25 @@ pub(crate) async fn pump(
         });
     }
     sink.dropped
+}
+
+/// Takes what waits in the pipe of a program that has ended, and says whether that is the end of it: children may write
+/// on, and for ever.
+async fn take_rest(io: &FdIo, sink: &mut Sink) -> bool {
+    let mut most = CHUNK;
+    let mut first = true;
+    while most > 0 {
+        match io.read_now(most) {
+            Ok(Some(data)) if data.is_empty() => return true,
+            Ok(Some(data)) => {
+                most = if first { io.waiting() } else { most.saturating_sub(data.len()) };
+                first = false;
+                sink.push(data).await;
+            }
+            _ => return false,
+        }
+    }
+    io.is_at_end()
 }
 
 /// Where one stream's output goes, and what becomes of it when nobody takes it.

@@ -1,14 +1,12 @@
 //! A command's streams: pipes or a terminal, and the futures that move their bytes.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::fs::{Gid, Uid, fchown};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::termios::{Winsize, tcsetwinsize};
-use sandcrate_backend::{ExecEvent, ExecutionEnds, PtySize, StdinMode, Stream};
+use sandcrate_backend::{ExecEvent, ExecutionEnds, PtySize, Stream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::fd_io::FdIo;
@@ -18,59 +16,40 @@ use crate::pumps::{feed, pump};
 #[derive(Debug, Default)]
 pub struct Streams {
     stdin: Option<Arc<FdIo>>,
-    stdout: Option<Arc<FdIo>>,
-    stderr: Option<Arc<FdIo>>,
+    stdout: Option<Output>,
+    stderr: Option<Output>,
     terminal: Terminal,
+}
+
+/// Where a stream's output is read.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) io: Arc<FdIo>,
+    /// Of a pipe, the program's end too, for as long as the program runs: or its end would be told once for each pipe,
+    /// while it is still under way, before it is told at all. It costs a descriptor.
+    pub(crate) held: Option<OwnedFd>,
 }
 
 /// The terminal of a command that has one.
 #[derive(Debug, Default, Clone)]
 pub struct Terminal(Option<Arc<FdIo>>);
 
-/// The program's ends.
-#[derive(Debug)]
-pub struct Pipes {
-    stdin: OwnedFd,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
-}
-
-impl Pipes {
-    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
-        [self.stdin.as_fd(), self.stdout.as_fd(), self.stderr.as_fd()]
-    }
-}
-
 impl Streams {
-    /// Three pipes, which belong to the box's user.
-    pub fn pipes(owner: Option<(u32, u32)>, stdin_mode: StdinMode) -> io::Result<(Pipes, Self)> {
-        let pipe = || -> io::Result<_> {
-            let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-            if let Some((uid, gid)) = owner {
-                // Or the program could not open /dev/stdout again.
-                fchown(&read, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-            }
-            Ok((read, write))
-        };
-        let ours = |fd| FdIo::new(fd).map(Arc::new);
-        let (stdin, stdin_write) = pipe()?;
-        let (stdout_read, stdout) = pipe()?;
-        let (stderr_read, stderr) = pipe()?;
-        // Dropped here, it is the end of file.
-        let stdin_write = (stdin_mode == StdinMode::Piped).then_some(stdin_write);
-        let streams = Self {
-            stdin: stdin_write.map(ours).transpose()?,
-            stdout: Some(ours(stdout_read)?),
-            stderr: Some(ours(stderr_read)?),
-            terminal: Terminal(None),
-        };
-        Ok((Pipes { stdin, stdout, stderr }, streams))
+    /// By our ends of three pipes.
+    pub(crate) fn by_pipes(stdin: Option<FdIo>, stdout: Output, stderr: Output) -> Self {
+        let (stdout, stderr) = (Some(stdout), Some(stderr));
+        Self { stdin: stdin.map(Arc::new), stdout, stderr, terminal: Terminal(None) }
     }
 
     /// By the master end of a terminal.
     pub fn terminal(master: OwnedFd) -> io::Result<Self> {
         let master = Some(Arc::new(FdIo::new(master)?));
-        Ok(Self { stdin: master.clone(), stdout: master.clone(), stderr: None, terminal: Terminal(master) })
+        let stdout = master.clone().map(|io| Output { io, held: None });
+        Ok(Self { stdin: master.clone(), stdout, stderr: None, terminal: Terminal(master) })
+    }
+
+    pub(crate) fn on_terminal(&self) -> bool {
+        self.terminal.0.is_some()
     }
 
     pub fn its_terminal(&self) -> Terminal {
@@ -78,29 +57,31 @@ impl Streams {
     }
 
     /// Moves bytes until `steer`, which ends with the command, has ended and the rest of the output is taken. What
-    /// `steer` found, and how many bytes were dropped.
+    /// `steer` found, and how many bytes were dropped. The pipes stay, for whoever has the time to close them.
     pub async fn carry<T>(
-        self,
+        &mut self,
         input: mpsc::Receiver<Bytes>,
         events: &mpsc::Sender<ExecEvent>,
         drains: &Arc<Semaphore>,
         steer: impl Future<Output = T>,
     ) -> (T, u64) {
         let (finish, finished) = watch::channel(false);
-        let on_terminal = self.terminal.0.is_some();
-        let pump = |stream: Stream, io: Option<Arc<FdIo>>| {
-            pump(stream, io, events.clone(), finished.clone(), Arc::clone(drains), on_terminal)
+        let on_terminal = self.on_terminal();
+        let pump = |stream, output| {
+            pump(stream, output, events.clone(), finished.clone(), Arc::clone(drains), on_terminal)
         };
-        let out = pump(Stream::Stdout, self.stdout);
-        let err = pump(Stream::Stderr, self.stderr);
-        let feed = feed(self.stdin, input, finished.clone());
+        let out = pump(Stream::Stdout, &mut self.stdout);
+        let err = pump(Stream::Stderr, &mut self.stderr);
+        let feed = feed(self.stdin.take(), input, finished.clone());
         let steer = async {
             let found = steer.await;
             finish.send_replace(true);
             drop(finish);
             found
         };
-        let (found, dropped_out, dropped_err, ()) = tokio::join!(steer, out, err, feed);
+        let moving = async { tokio::join!(out, err, feed) };
+        // In this order, for the others to see the end at once.
+        let (found, (dropped_out, dropped_err, ())) = tokio::join!(biased; steer, moving);
         (found, dropped_out + dropped_err)
     }
 }
