@@ -161,6 +161,12 @@ pub(crate) async fn a_sweep_ends_sandboxes_of_dead_servers_of_this_state_and_no_
     dead["sandcrate.owner"] = json!("0000000000000000");
     let mut other = dead.clone();
     other["sandcrate.instance"] = json!("somebody-elses");
+    // The one at the start has had its list, and would end the same sandbox.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while mock.calls("GET", "/v2/sandboxes").is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "nothing is swept at the start");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     *mock.endpoint.listed.lock().unwrap() = vec![
         listed("sbx-1", &metadata),
         listed("dead", &dead),

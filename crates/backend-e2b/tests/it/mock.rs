@@ -154,7 +154,9 @@ async fn list(State(endpoint): Shared, headers: HeaderMap) -> Response {
         return (StatusCode::UNAUTHORIZED, axum::Json(json!({"code": 401, "message": "no such key"})))
             .into_response();
     }
-    axum::Json(endpoint.listed.lock().unwrap().clone()).into_response()
+    let listed = endpoint.listed.lock().unwrap().clone();
+    endpoint.note("GET", "/v2/sandboxes", b"");
+    axum::Json(listed).into_response()
 }
 
 async fn detail(State(endpoint): Shared) -> Response {
