@@ -64,7 +64,7 @@ async fn start_stream(here: &Here, wanted: StartRequest, headers: &HeaderMap) ->
     let log = runtime.follow_command(here.id(), &id, Some(0))?;
     let name = wanted.process.cmd.clone();
     let known = Known { config: wanted.process, tag: wanted.tag, pty: size.is_some(), stdin };
-    here.sandbox.processes.add(&running(runtime, here.id())?, pid, known);
+    here.sandbox.processes.add(pid, known, || running(runtime, here.id()))?;
     here.sandbox.journal.note(LogLevel::Info, "process started", &[("pid", pid.to_string()), ("cmd", name)]);
     let stream = Stream::new(&here.app, pid, size.is_some(), log);
     Ok(stream.on_terms_of(headers).into_response())

@@ -33,10 +33,19 @@ pub(super) fn command(pid: u32) -> CommandId {
 }
 
 impl Processes {
-    pub(super) fn add(&self, running: &[u32], pid: u32, known: Known) {
+    /// Asks what runs while nobody else can add: an answer of before would not have what was started since, which would
+    /// then be forgotten.
+    pub(super) fn add<E>(
+        &self,
+        pid: u32,
+        known: Known,
+        running: impl FnOnce() -> Result<Vec<u32>, E>,
+    ) -> Result<(), E> {
         let mut started = locked(&self.started);
+        let running = running()?;
         started.retain(|pid, _| running.contains(pid));
         started.insert(pid, known);
+        Ok(())
     }
 
     pub(crate) fn clear(&self) {
@@ -92,4 +101,29 @@ fn not_found(wanted: &Selector) -> Failed {
         Selector::Tag(tag) => format!("tag {}", tag.chars().take(64).collect::<String>()),
     };
     Failed::new(Code::NotFound, format!("no process with {which} runs in this sandbox"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_started_beside_others_is_not_forgotten() {
+        let processes = Processes::default();
+        let running = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for first in 0..4 {
+                let (processes, running) = (&processes, &running);
+                scope.spawn(move || {
+                    for pid in (first..2000).step_by(4) {
+                        locked(running).push(pid);
+                        let known =
+                            Known { config: ProcessConfig::default(), tag: None, pty: false, stdin: true };
+                        processes.add(pid, known, || Ok::<_, ()>(locked(running).clone())).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(processes.list(&locked(&running)).len(), 2000);
+    }
 }
