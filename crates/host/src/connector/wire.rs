@@ -28,8 +28,8 @@ const READ_BYTES: usize = 64 << 10;
 const GOODBYE: Duration = Duration::from_secs(1);
 /// How long a child may take to end by itself.
 const CHILD_END: Duration = Duration::from_secs(5);
-/// How long the exit of a child may come after the end of its output.
-const EXIT_AFTER_OUTPUT: Duration = Duration::from_secs(1);
+/// How long the exit of a child may come after the end of its pipes.
+const EXIT_AFTER_PIPES: Duration = Duration::from_secs(1);
 
 /// What carries one line. Dropped, it ends by itself, with the child if there is one.
 #[derive(Debug)]
@@ -143,18 +143,26 @@ pub(super) fn start_child(
             // Its children may hold the pipes: the exit is watched by itself.
             status = child.wait() => exited(&program, status),
             () = read_child(stdout, &line) => {
-                match tokio::time::timeout(EXIT_AFTER_OUTPUT, child.wait()).await {
-                    Ok(status) => exited(&program, status),
-                    Err(_) => format!("`{program}` closed its output"),
-                }
+                exited_or(&mut child, &program, || format!("`{program}` closed its output")).await
             }
-            error = write_child(stdin, requests, &line) => format!("`{program}` cannot be written to: {error}"),
+            error = write_child(stdin, requests, &line) => {
+                let otherwise = || format!("`{program}` cannot be written to: {error}");
+                exited_or(&mut child, &program, otherwise).await
+            }
             () = ended.cancelled() => String::new(),
         };
         line.close(reason);
         finish(child).await;
     });
     Ok(Wire { end, task: Some(task) })
+}
+
+/// A pipe that has ended is most often a child that is about to.
+async fn exited_or(child: &mut Child, program: &str, otherwise: impl FnOnce() -> String) -> String {
+    match tokio::time::timeout(EXIT_AFTER_PIPES, child.wait()).await {
+        Ok(status) => exited(program, status),
+        Err(_) => otherwise(),
+    }
 }
 
 fn exited(program: &str, status: std::io::Result<std::process::ExitStatus>) -> String {
